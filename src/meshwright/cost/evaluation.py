@@ -1,0 +1,41 @@
+"""What the cost model says of a strategy, or of a million: plain arrays and, for a person, the tree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright.cost.terms import Term
+
+TIME_KEYS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer", "other")
+MEMORY_KEYS = (
+    "params", "grads", "optimizer", "activations", "logits", "communication", "kv_cache", "state", "allocator",
+    "framework",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Time and memory of the worst rank. Every number may be an array over candidates (shape [n]).
+
+    `time_s` are exposed seconds on the slowest rank and sum to `step_time_s`; `recompute_s` is contained in
+    its `compute`. `memory_bytes` are the categories of the rank with the highest peak and sum to
+    `peak_bytes`; `peak_stage` is that rank's pipeline stage.
+    """
+
+    step_time_s: Any
+    time_s: dict[str, Any]
+    recompute_s: Any
+    memory_bytes: dict[str, Any]
+    peak_bytes: Any
+    peak_stage: Any
+    capacity_bytes: Any
+    model_flops: Any  # a step, causal attention counted half, recompute not counted, all chips together
+    hardware_flops: Any  # a step, what is really computed
+    floor_time_s: Any  # hardware FLOPs of the busiest rank over peak: nothing is faster
+    terms: Term | None = None  # only where one plan was asked for
+
+    @property
+    def fits(self) -> Any:
+        """Whether the worst rank's peak is within what one process can allocate."""
+        return self.peak_bytes <= self.capacity_bytes

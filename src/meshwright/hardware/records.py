@@ -1,0 +1,66 @@
+"""Chips and clusters as data. Internal units: bytes, bytes/s, FLOP/s, seconds; bandwidth is one way a chip."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Fabric = Literal["switched", "mesh", "torus", "none"]
+Vendor = Literal["NVIDIA", "AMD", "Google", "AWS", "Intel", "Huawei"]
+
+
+@dataclass(frozen=True, slots=True)
+class Chip:
+    """One accelerator as its data sheet describes it. Peaks are dense."""
+
+    name: str
+    vendor: str
+    family: str  # chips that share efficiency numbers: v100, a100, h100, b200, gb200, mi300x, tpu-v5p, ...
+    hbm_bytes: float
+    usable_bytes: float  # what one process can allocate
+    hbm_bytes_s: float
+    bf16_flops: float
+    fp8_flops: float | None
+    fp4_flops: float | None
+    fabric: Fabric  # of the scale-up domain
+    scale_up_size: int  # chips in the domain
+    scale_up_bytes_s: float  # one way, per chip, all links together
+    links: int  # torus links per chip (0 where it does not matter)
+    link_bytes_s: float
+    scale_out_bytes_s: float | None  # None: the data sheet does not say
+    chips_per_node: int
+    scale_up_latency_s: float
+    scale_out_latency_s: float
+    compute_units: int  # streaming multiprocessors or compute units; 0: no wave quantisation (systolic arrays)
+    tdp_w: float | None
+    year: int | None
+    aliases: tuple[str, ...]
+    source: str
+    notes: str = ""
+
+    @property
+    def is_tpu(self) -> bool:
+        """Whether this is a Google TPU (XLA frameworks are its default)."""
+        return self.vendor == "Google"
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """`n_chips` of one chip, joined in domains of `scale_up_size`, the domains joined by `scale_out`.
+
+    Torus chips: `torus` holds the slice's axes and `wraps` says which of them close into a ring; one slice is
+    one domain and `n_slices` of them hang on the data-centre network.
+    """
+
+    name: str  # as the user wrote it
+    chip: Chip
+    n_chips: int
+    scale_up_size: int  # chips of one domain that this cluster uses (divides n_chips)
+    scale_up_bytes_s: float
+    scale_out_bytes_s: float | None  # after oversubscription; None only where n_chips fits one domain
+    usable_bytes: float
+    torus: tuple[int, ...] = ()
+    wraps: tuple[bool, ...] = ()
+    n_slices: int = 1
+    oversubscription: float = 1.0
+    derived: tuple[tuple[str, str, str], ...] = ()  # (field, value, because)

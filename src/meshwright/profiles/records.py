@@ -1,0 +1,50 @@
+"""What cannot be derived: how well a framework generation uses a chip, with the record of where it is from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Provenance = Literal["datasheet", "measured", "fitted", "assumed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """One fitted or assumed number and its record. `value` may be an array while it is being fitted."""
+
+    value: Any
+    provenance: Provenance
+    n_runs: int = 0  # measured runs that moved it
+    n_sources: int = 0
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Framework:
+    """A framework generation: its habits (words, facts about the program) and what it does when told nothing."""
+
+    name: str  # megatron-core
+    generation: str  # bridge-26.06
+    default_zero: int
+    default_recompute: str
+    default_sp: bool
+    default_dispatcher: str
+    flash_attention: bool  # False: scores are written to memory (2021-22)
+    weight_bytes: float  # of a parameter in the compute copy
+    grad_bytes: float
+    optimizer_bytes: float  # master copy and moments
+    regathers_input: bool  # sequence parallel: gather the input again in backward (True) or keep it
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A framework generation on a chip family, as the cost model needs it: habits and numbers."""
+
+    framework: Framework
+    chip_family: str
+    numbers: dict[str, Number]
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of number `name`."""
+        return self.numbers[name].value

@@ -1,0 +1,67 @@
+"""How the work is split: degrees as numbers or arrays, everything else as words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Num = int | float | npt.NDArray[Any]
+
+Schedule = Literal[
+    "gpipe", "1f1b", "interleaved-1f1b", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev"
+]
+CpMethod = Literal["ring", "all-to-all"]
+Optimizer = Literal["adamw", "adamw-bf16"]
+
+RECOMPUTE_MODULES = (
+    "core_attn", "qkv", "norm", "mlp", "moe", "moe_act", "mla_up", "shared_expert", "ssm",
+)  # fmt: skip
+
+DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp")
+
+
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """A complete strategy. Degrees, `microbatch_size` and `zero_group` may be arrays that broadcast.
+
+    dp * tp * pp * cp = chips. ep divides dp * cp * tp / etp: experts are laid over the ranks of one stage
+    independently of attention. `zero_group` is the number of chips that one copy of the sharded optimizer
+    state is spread over (it divides dp * cp). `layers_per_stage` lists decoder layers of each virtual stage
+    in order (stage 0's first chunk, stage 1's first chunk, ..., stage 0's second chunk, ...); None splits
+    evenly, embedding and head counted as work.
+    `placement` orders the axes from the fastest network outwards.
+    """
+
+    dp: Num
+    tp: Num = 1
+    sp: bool = False
+    pp: Num = 1
+    vpp: Num = 1
+    cp: Num = 1
+    cp_method: CpMethod = "ring"
+    ep: Num = 1
+    etp: Num = 1
+    zero: int = 0
+    zero_group: Num = 1
+    schedule: Schedule = "1f1b"
+    microbatch_size: Num = 1
+    recompute: str = "none"  # none | full | selective:a+b (more words in the formats)
+    layers_per_stage: tuple[int, ...] | None = None
+    optimizer: Optimizer = "adamw"
+    offload: Literal["none"] = "none"
+    dispatcher: Literal["all-to-all", "deep-ep", "hybrid-ep", "all-gather"] = "all-to-all"
+    placement: tuple[str, ...] = ("tp", "cp", "dp", "pp")
+
+    def at(self, i: int) -> Strategy:
+        """The strategy at index `i` where degrees are arrays, as plain numbers."""
+        from dataclasses import fields, replace
+
+        picked = {
+            f.name: getattr(self, f.name)[i].item()
+            for f in fields(self)
+            if isinstance(getattr(self, f.name), np.ndarray)
+        }
+        return replace(self, **picked)
