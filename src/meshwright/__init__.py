@@ -1,0 +1,62 @@
+"""Meshwright plans, explains, checks and validates hybrid-parallel training of large language models.
+
+The public face is small and loaded on first use, so that `import meshwright` costs nothing:
+`plan`, `estimate`, `check`, `validate`, and the nouns `Model`, `Cluster`, `Work`, `Strategy`, `Plan`,
+`Estimate`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from meshwright.api import (
+        Cluster,
+        Estimate,
+        Model,
+        Plan,
+        Strategy,
+        Work,
+        check,
+        estimate,
+        plan,
+        validate,
+    )
+    from meshwright.errors import Diagnostic, InputError, MeshwrightError
+
+__version__ = "0.1.0"
+
+_API = ("Cluster", "Estimate", "Model", "Plan", "Strategy", "Work", "check", "estimate", "plan", "validate")
+_ERRORS = ("Diagnostic", "InputError", "MeshwrightError")
+
+__all__ = [
+    "Cluster",
+    "Diagnostic",
+    "Estimate",
+    "InputError",
+    "MeshwrightError",
+    "Model",
+    "Plan",
+    "Strategy",
+    "Work",
+    "__version__",
+    "check",
+    "estimate",
+    "plan",
+    "validate",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name on first use."""
+    import importlib
+
+    if name in _API:
+        return getattr(importlib.import_module("meshwright.api"), name)
+    if name in _ERRORS:
+        return getattr(importlib.import_module("meshwright.errors"), name)
+    raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,48 @@
+# Meshwright: set up, plan, test. Every target works on a clean checkout; only Python 3.11+ is needed.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup plan test lint docs clean
+
+help:  ## list the targets
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+$(BIN)/python:
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+		echo "error: no '$(PYTHON)' on the PATH; install Python 3.11 or newer, or run: make PYTHON=/path/to/python3.11" >&2; \
+		exit 1; }
+	@$(PYTHON) -c 'import sys; v = "%d.%d" % sys.version_info[:2]; sys.exit(0 if sys.version_info[:2] >= (3, 11) else \
+		"error: Meshwright needs Python 3.11 or newer and $(PYTHON) is " + v + "; run: make PYTHON=/path/to/python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps say what was installed: editable, so that only a change of pyproject.toml makes them stale.
+$(VENV)/.run: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@ $(VENV)/.run
+
+setup: $(VENV)/.run  ## install Meshwright in .venv (no torch)
+
+plan: setup  ## plan Llama 3.1 405B on 16,384 H100s into plan.yaml
+	$(BIN)/meshwright plan llama-3.1-405b --on 16384xh100 --seq-len 8192 --tokens-per-step 16M -o plan.yaml
+
+test: lint  ## lint, types, import rules and every test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev  ## ruff, mypy and the import rules
+	$(BIN)/ruff check src tests docs
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: $(VENV)/.dev  ## run the commands shown in the README and paste what they print
+	$(BIN)/python docs/regenerate.py
+
+clean:  ## remove the environment and every cache
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
