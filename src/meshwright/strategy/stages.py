@@ -1,0 +1,296 @@
+"""How layers fall on pipeline stages, as small integer matrices: stage (or class of stages) x layer kind.
+
+Virtual stage i is chunk i // pp of rank i % pp, and layers are dealt to virtual stages in order. The columns
+of every matrix are the model's block kinds, then embedding, head and multi-token-prediction layers.
+
+Two things are counted where they are used, not where they are stored. A tied embedding has its column on
+both ends of a pipeline: the first rank looks it up and the last one multiplies by it, and each holds a copy
+when pp > 1. A shared block (Zamba2) is not a layer of the pattern; it is used on whatever stage holds the
+layers of `model.shared_at`, which each keep a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.errors import Diagnostic, InputError
+from meshwright.model.records import Model
+
+IntArray = npt.NDArray[np.int64]
+
+EXTRA_COLUMNS = ("embedding", "head", "mtp")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """`counts` [pp, kinds + 3]: what each rank holds, its chunks summed; `chunks` [pp * vpp, kinds + 3]."""
+
+    counts: IntArray
+    chunks: IntArray
+
+    @property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Decoder layers of each virtual stage, in order."""
+        return tuple(int(n) for n in self.chunks[:, : -len(EXTRA_COLUMNS)].sum(axis=1))
+
+
+@dataclass(frozen=True, slots=True)
+class Classes:
+    """Distinct stages of many (pp, vpp) pairs, padded to the widest pair.
+
+    `counts` [u, C, kinds + 3]; `first_rank` [u, C] is the earliest rank of the class, which has the most
+    activations in flight; `multiplicity` [u, C] ranks of the class (0: padding, whose counts are 0);
+    `largest_chunk` [u, C] decoder layers of the class's largest chunk; `index` [n] maps candidates to pairs.
+    """
+
+    pp: IntArray
+    vpp: IntArray
+    counts: IntArray
+    first_rank: IntArray
+    multiplicity: IntArray
+    largest_chunk: IntArray
+    index: IntArray
+
+
+def most_virtual_stages(model: Model) -> int:
+    """Virtual stages that a model can fill: one a layer, and the ends may hold embedding or head alone."""
+    return model.n_layers + 2
+
+
+def split(
+    model: Model,
+    pp: int,
+    vpp: int = 1,
+    layers_per_stage: tuple[int, ...] | None = None,
+    head_weight: float = 0.0,
+    embedding_weight: float = 0.0,
+    kind_weights: tuple[float, ...] | None = None,
+) -> Split:
+    """The stages of `model` under `pp` ranks of `vpp` chunks.
+
+    `layers_per_stage` (decoder layers of each virtual stage) is taken as it is. Without it the largest rank
+    is made as small as it can be, where a layer of kind k weighs `kind_weights[k]` (or 1), the last rank
+    carries `head_weight` besides its layers (head, loss, multi-token prediction) and the first one
+    `embedding_weight`. Layers that remain go to inner ranks first, the later ones (fewer activations in
+    flight) before the earlier, and to the last rank last of all. Exact where all layers weigh the same or
+    vpp = 1; otherwise the layers count as equal.
+
+    Raises InputError, with the arithmetic, where the layers cannot be laid out so.
+    """
+    return _split(
+        model,
+        int(pp),
+        int(vpp),
+        None if layers_per_stage is None else tuple(int(n) for n in layers_per_stage),
+        float(head_weight),
+        float(embedding_weight),
+        kind_weights,
+    )
+
+
+def stage_classes(
+    model: Model,
+    pp: Any,
+    vpp: Any,
+    layers_per_stage: tuple[int, ...] | None = None,
+    head_weight: float = 0.0,
+    embedding_weight: float = 0.0,
+    kind_weights: tuple[float, ...] | None = None,
+) -> Classes:
+    """The distinct stages of every (pp, vpp) pair in two arrays, which broadcast (see `split`)."""
+    pp_n, vpp_n = (np.atleast_1d(a).ravel() for a in np.broadcast_arrays(pp, vpp))
+    pairs, index = np.unique(np.stack([pp_n, vpp_n]).astype(np.int64), axis=1, return_inverse=True)
+    width = len(model.blocks) + len(EXTRA_COLUMNS)
+    per_pair = [
+        _classes_of(
+            split(model, int(p), int(v), layers_per_stage, head_weight, embedding_weight, kind_weights)
+        )
+        for p, v in pairs.T
+    ]
+    u, widest = len(per_pair), max((len(rows) for rows, *_ in per_pair), default=1)
+    counts = np.zeros((u, widest, width), np.int64)
+    first_rank, multiplicity, largest = (np.zeros((u, widest), np.int64) for _ in range(3))
+    for i, (rows, first, times, chunk) in enumerate(per_pair):
+        c = len(rows)
+        counts[i, :c], first_rank[i, :c], multiplicity[i, :c], largest[i, :c] = rows, first, times, chunk
+    return Classes(pairs[0], pairs[1], counts, first_rank, multiplicity, largest, np.asarray(index).ravel())
+
+
+def layout_fault(
+    model: Model, pp: int, vpp: int, layers_per_stage: Sequence[int] | None
+) -> Diagnostic | None:
+    """What stops `model` from being laid out over pp * vpp virtual stages, with the arithmetic."""
+    stages, n_layers = pp * vpp, model.n_layers
+    product = f"pp {pp} x vpp {vpp} = {stages}"
+    if layers_per_stage is None:
+        most = most_virtual_stages(model) if stages > 1 else n_layers
+        if stages <= most:
+            return None
+        return Diagnostic(
+            "MW130",
+            f"{product} virtual stages, but {model.name} has {n_layers} layers: besides embedding and head, "
+            f"which may stand alone, {stages - most} stages would be empty",
+            where="pp, vpp",
+            hint=f"lower pp or vpp until pp x vpp <= {most}",
+        )
+    listed = list(layers_per_stage)
+    faults, hints = [], []
+    if len(listed) != stages:
+        faults.append(f"layers_per_stage lists {len(listed)} virtual stages, but {product}")
+        hints.append(f"list {stages} numbers")
+    if sum(listed) != n_layers:
+        faults.append(
+            f"layers_per_stage sums to {' + '.join(map(str, _shortened(listed)))} = {sum(listed)}, but "
+            f"{model.name} has {n_layers} layers ({n_layers - sum(listed):+d})"
+        )
+        hints.append(f"make the numbers sum to {n_layers}")
+    if any(n < 0 for n in listed):
+        faults.append(f"layers_per_stage holds a negative number ({min(listed)})")
+        hints.append("give each stage 0 or more layers")
+    elif any(n == 0 for n in listed[1:-1]):
+        empty = 1 + next(i for i, n in enumerate(listed[1:-1]) if n == 0)
+        faults.append(f"virtual stage {empty} has no layer; only the first and the last may be without")
+        hints.append("give each inner stage a layer")
+    if not faults:
+        return None
+    return Diagnostic("MW131", "; ".join(faults), where="layers_per_stage", hint="; ".join(hints))
+
+
+def _shortened(numbers: list[int], most: int = 12) -> list[int | str]:
+    return [*numbers] if len(numbers) <= most else [*numbers[: most - 1], "..."]
+
+
+@lru_cache(maxsize=4096)
+def _split(
+    model: Model,
+    pp: int,
+    vpp: int,
+    layers_per_stage: tuple[int, ...] | None,
+    head_weight: float,
+    embedding_weight: float,
+    kind_weights: tuple[float, ...] | None,
+) -> Split:
+    if pp < 1 or vpp < 1:
+        raise InputError(Diagnostic("MW130", f"pp {pp} and vpp {vpp} must be 1 or more", where="pp, vpp"))
+    fault = layout_fault(model, pp, vpp, layers_per_stage)
+    if fault:
+        raise InputError(fault)
+    if layers_per_stage is None:
+        weights = kind_weights or (1.0,) * len(model.blocks)
+        if vpp == 1 and len({weights[k] for k in model.pattern}) > 1:
+            sizes = _balanced_contiguous(
+                np.array([weights[k] for k in model.pattern], float), pp, embedding_weight, head_weight
+            )
+        else:
+            unit = float(np.mean([weights[k] for k in model.pattern])) or 1.0
+            sizes = _balanced_equal(model.n_layers, pp, vpp, embedding_weight / unit, head_weight / unit)
+    else:
+        sizes = list(layers_per_stage)
+    kinds = len(model.blocks)
+    chunks = np.zeros((pp * vpp, kinds + len(EXTRA_COLUMNS)), np.int64)
+    np.add.at(chunks, (np.repeat(np.arange(pp * vpp), sizes), np.array(model.pattern, np.int64)), 1)
+    chunks[0, kinds] = 1
+    chunks[-1, kinds + 1] = 1
+    chunks[-1, kinds + 2] = model.mtp_layers
+    counts = chunks.reshape(vpp, pp, -1).sum(axis=0)
+    # The cache hands the same arrays to every caller.
+    chunks.setflags(write=False)
+    counts.setflags(write=False)
+    return Split(counts, chunks)
+
+
+def _balanced_equal(n_layers: int, pp: int, vpp: int, first: float, last: float) -> list[int]:
+    """Layers of each virtual stage when all weigh 1: each next layer goes to the rank with the least.
+
+    Giving unit items to the least loaded rank, each rank holding at least its minimum, minimises the maximum.
+    """
+    ranks = np.full(pp, vpp, np.int64)
+    ranks[-1] -= 1  # the end chunks may hold embedding or head alone
+    if pp > 1:
+        ranks[0] -= 1
+    spare = n_layers - int(ranks.sum())
+    load = ranks.astype(float)
+    load[0] += first
+    load[-1] += last
+    preference = [pp - 1, *range(pp - 2, 0, -1), pp][:pp]  # inner ranks from the back, rank 0, the last
+    heap = [(float(load[r]), preference[r], r) for r in range(pp)]
+    heapify(heap)
+    for _ in range(spare):
+        weight, order, r = heappop(heap)
+        ranks[r] += 1
+        heappush(heap, (weight + 1.0, order, r))
+    sizes = np.zeros((vpp, pp), np.int64)
+    for r in range(pp):
+        base, extra = divmod(int(ranks[r]), vpp)
+        sizes[:, r] = base
+        # The chunk beside the embedding or the head is the one that stays small.
+        where = slice(0, extra) if r == pp - 1 and pp > 1 else slice(vpp - extra, vpp)
+        sizes[where, r] += 1
+    return [int(n) for n in sizes.ravel()]
+
+
+def _balanced_contiguous(weights: npt.NDArray[np.float64], pp: int, first: float, last: float) -> list[int]:
+    """Contiguous cut of `weights` [L] into pp parts with the smallest largest part (ends carry more).
+
+    The optimum is the weight of some run of layers (with an end's extra), so bisect over those candidates.
+    """
+    n = len(weights)
+    prefix = np.concatenate([[0.0], np.cumsum(weights)])
+    runs = prefix[None, :] - prefix[:, None]
+    candidates = np.unique(
+        np.concatenate(
+            [
+                runs[np.triu_indices(n + 1)],
+                first + prefix,
+                last + prefix[-1] - prefix,
+                [first + last + prefix[-1]],
+            ]
+        )
+    )
+
+    def cut(limit: float) -> list[int] | None:
+        """Sizes under `limit`, filled from the front; None where the limit is too small."""
+        sizes: list[int] = []
+        start, slack = 0, limit * (1 + 1e-12)
+        for stage in range(pp):
+            room = slack - (first if stage == 0 else 0.0) - (last if stage == pp - 1 else 0.0)
+            if room < 0:
+                return None
+            end = int(np.searchsorted(prefix, prefix[start] + room, side="right")) - 1
+            # Leave a layer for each inner stage still to come; the last one may hold the head alone.
+            end = min(end, n - max(pp - 2 - stage, 0))
+            if end <= start and 0 < stage < pp - 1:
+                return None
+            sizes.append(max(end - start, 0))
+            start += sizes[-1]
+        return sizes if start == n else None
+
+    low, high = 0, len(candidates) - 1
+    while low < high:
+        middle = (low + high) // 2
+        if cut(float(candidates[middle])) is None:
+            low = middle + 1
+        else:
+            high = middle
+    best = cut(float(candidates[low]))
+    assert best is not None  # the whole model on one stage is among the candidates
+    return best
+
+
+def _classes_of(laid: Split) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """Distinct rows of a split, their first rank, how many ranks share them, and their largest chunk."""
+    pp = len(laid.counts)
+    layers = laid.chunks[:, : -len(EXTRA_COLUMNS)].sum(axis=1).reshape(-1, pp)
+    rows, first, inverse, times = np.unique(
+        laid.counts, axis=0, return_index=True, return_inverse=True, return_counts=True
+    )
+    largest = np.zeros(len(rows), np.int64)
+    np.maximum.at(largest, np.asarray(inverse).ravel(), layers.max(axis=0))
+    return rows, first, times, largest
