@@ -68,7 +68,7 @@ class ParamCount:
         return ParamCount(self.sharded * n, self.replicated * n, self.expert * n, capped if n else ())
 
     def per_rank(self, tp: Any = 1, ep: Any = 1, etp: Any = 1) -> Any:
-        """Parameters one rank holds: sharded/tp + replicated + expert/(ep etp), copies of capped parts included.
+        """Parameters one rank holds: sharded/tp + replicated + expert/(ep etp), copies of capped parts too.
 
         Degrees are numbers or arrays. **Assumes** heads and groups divide evenly where they are cut.
 
@@ -235,12 +235,11 @@ def _attention(a: Attention, d_model: int) -> ParamCount:
     replicated += d_model if a.bias_out else 0
     sharded += a.n_heads if a.sinks else 0
 
-    key_norm = 0 if a.kv_from == "below" else a.head_dim
     if a.qk_norm == "head":
-        replicated += a.head_dim + key_norm
+        replicated += 2 * a.head_dim  # a layer that takes keys from below norms them again (Hunyuan-Large)
     elif a.qk_norm == "full":
         sharded += q_width
-        keys_values += 0 if a.kv_from == "below" else k_width
+        keys_values += k_width
     return _total(
         [
             ParamCount(sharded=sharded, replicated=replicated),
@@ -289,7 +288,8 @@ def _latent_attention(a: LatentAttention, d: int) -> ParamCount:
     index = 0
     if a.index_n_heads:
         # Queries from the query factor, one key with a layernorm (scale and bias), a weight for each head.
-        index = query_in * a.index_n_heads * a.index_head_dim + (d + 2) * a.index_head_dim + d * a.index_n_heads
+        heads, width = a.index_n_heads, a.index_head_dim
+        index = query_in * heads * width + (d + 2) * width + d * heads
     return ParamCount(sharded=up + out, replicated=down + bias + index)
 
 
