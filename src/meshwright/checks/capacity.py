@@ -1,0 +1,83 @@
+"""What the chips can do: precision and memory."""
+
+from __future__ import annotations
+
+from meshwright.checks.rule import Mask, Rule, mask
+from meshwright.cost.evaluation import Evaluation
+from meshwright.errors import Diagnostic
+from meshwright.hardware.records import Cluster
+from meshwright.model.records import Model
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+GIB = 2.0**30
+# Near the limit, published runs of one layout both fit and fail, depending on fragmentation; the allocator's
+# slack is an estimate, so a plan with less than this share to spare is called close. Assumed.
+TIGHT = 0.95
+
+# What lowers each memory category, in the order to try.
+REMEDIES = {
+    "params": "zero 3, or more tp or pp",
+    "grads": "zero 2 or 3, or more tp or pp",
+    "optimizer": "zero 1 or more, or a larger zero_group",
+    "activations": "a smaller microbatch_size, recompute full, more tp with sp, or more cp",
+    "logits": "a smaller microbatch_size, or more tp or cp",
+    "communication": "a smaller zero_group, or more tp or pp",
+}
+
+
+class Precision(Rule):
+    """The chip has units for the precision of the matrix products."""
+
+    code, reason, where = "MW170", "precision that the chip lacks", "precision"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        chip = cluster.chip
+        if work.precision in ("fp8", "mxfp8"):
+            return mask(chip.fp8_flops is None)
+        if work.precision == "nvfp4":
+            return mask(chip.fp4_flops is None)
+        return mask(False)
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        chip = cluster.chip
+        has = ["bf16"] + (["fp8"] if chip.fp8_flops else []) + (["nvfp4"] if chip.fp4_flops else [])
+        return (
+            f"{chip.name} has no {work.precision} units on its data sheet (it has {', '.join(has)})",
+            f"use --precision {has[-1]}",
+        )
+
+
+def memory_findings(strategy: Strategy, evaluation: Evaluation) -> list[Diagnostic]:
+    """MW301 where the peak is above what a process can allocate, MW302 where it is close; plain numbers."""
+    peak, capacity = float(evaluation.peak_bytes), float(evaluation.capacity_bytes)
+    parts = sorted(
+        ((name, float(v)) for name, v in evaluation.memory_bytes.items() if float(v) > 0.005 * GIB),
+        key=lambda item: -item[1],
+    )
+    total = " + ".join(f"{name} {v / GIB:.2f}" for name, v in parts)
+    where = f"rank of pipeline stage {int(evaluation.peak_stage)}"
+    if peak > capacity:
+        over = (peak - capacity) / GIB
+        hints = [f"{REMEDIES[name]} (against {name})" for name, _ in parts if name in REMEDIES][:2]
+        return [
+            Diagnostic(
+                "MW301",
+                f"needs {total} = {peak / GIB:.2f} GiB on the {where}, but one process can allocate "
+                f"{capacity / GIB:.2f} GiB: {over:.2f} GiB too much",
+                where="memory",
+                hint=f"try {'; '.join(hints)}" if hints else "use more chips",
+            )
+        ]
+    if peak > TIGHT * capacity:
+        return [
+            Diagnostic(
+                "MW302",
+                f"needs {peak / GIB:.2f} of {capacity / GIB:.2f} GiB ({peak / capacity:.1%}) on the {where}: "
+                f"runs this close to the limit fail or not by fragmentation",
+                "warning",
+                "memory",
+                "leave 5 % free, or let the allocator grow segments",
+            )
+        ]
+    return []

@@ -1,0 +1,136 @@
+"""Batch and sequence cut into pieces: microbatches, context and sequence parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.checks.rule import Mask, Rule, indivisible, listed, mask, nearest_divisors
+from meshwright.checks.shapes import attention_heads
+from meshwright.checks.widths import neither_divides
+from meshwright.hardware.records import Cluster
+from meshwright.model.records import Model
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+
+def microbatches(work: Work, strategy: Strategy) -> Any:
+    """Microbatches a data-parallel rank handles in a step, rounded down; broadcasts."""
+    return np.asarray(work.global_batch_size) // (np.asarray(strategy.dp) * strategy.microbatch_size)
+
+
+class Batch(Rule):
+    """The global batch is a whole number of microbatches on every rank."""
+
+    code, reason, where = "MW120", "global batch not divisible by dp x microbatch_size", "global_batch_size"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        return indivisible(work.global_batch_size, np.asarray(strategy.dp) * strategy.microbatch_size)
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        batch, dp, size = int(work.global_batch_size), int(strategy.dp), int(strategy.microbatch_size)
+        message = (
+            f"global batch {batch} / (dp {dp} x microbatch_size {size}) = {batch} / {dp * size} = "
+            f"{batch / (dp * size):.4g} is not a whole number of microbatches"
+        )
+        if batch % dp == 0:
+            return message, f"try {listed(nearest_divisors(batch // dp, size), 'microbatch_size')}"
+        above = -(-batch // (dp * size)) * dp * size
+        return message, f"try global batch {above}, or a dp that divides {batch}"
+
+
+class InterleavedMicrobatches(Rule):
+    """Interleaving deals microbatches to the pipeline in rounds of pp."""
+
+    code, reason, where = "MW121", "interleaving needs microbatches in multiples of pp", "microbatch_size, pp"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        if strategy.schedule != "interleaved-1f1b":
+            return mask(False)
+        return indivisible(microbatches(work, strategy), strategy.pp)
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        m, pp = int(microbatches(work, strategy)), int(strategy.pp)
+        per_rank = int(strategy.dp) * int(strategy.microbatch_size)
+        above = max(-(-m // pp), 1) * pp
+        return (
+            f"global batch {work.global_batch_size} / (dp {strategy.dp} x microbatch_size "
+            f"{strategy.microbatch_size}) = {m} microbatches, not a multiple of pp {pp}: "
+            f"{m} / {pp} = {m / pp:.4g}",
+            f"try 1f1b with vpp 1, or global batch {above * per_rank} ({above} microbatches)",
+        )
+
+
+class Context(Rule):
+    """The sequence splits evenly over cp; a causal ring gives each rank one early and one late piece."""
+
+    code, reason, where = "MW150", "sequence not divisible by cp", "cp, seq_len"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        cp = np.asarray(strategy.cp)
+        pieces = np.where(cp > 1, 2 * cp, 1) if strategy.cp_method == "ring" else cp
+        return indivisible(work.seq_len, pieces)
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        cp, s = int(strategy.cp), int(work.seq_len)
+        ring = strategy.cp_method == "ring"
+        pieces = 2 * cp if ring else cp
+        what = f"2 x cp {cp} pieces of a causal ring" if ring else f"cp {cp}"
+        whole = s // 2 if ring and s % 2 == 0 else s
+        return (
+            f"sequence {s} / {what} = {s} / {pieces} = {s / pieces:.6g} is not whole",
+            f"try {listed(nearest_divisors(whole, cp), 'cp')}, or a sequence of {-(-s // pieces) * pieces}",
+        )
+
+
+class SequenceParallel(Rule):
+    """Sequence parallelism splits a rank's tokens over tp."""
+
+    code, reason, where = "MW151", "tokens of a rank not divisible by tp with sp", "tp, cp, seq_len"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        if not strategy.sp:
+            return mask(False)
+        return indivisible(work.seq_len, np.asarray(strategy.cp) * strategy.tp)
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        cp, tp, s = int(strategy.cp), int(strategy.tp), int(work.seq_len)
+        return (
+            f"sequence {s} / (cp {cp} x tp {tp}) = {s} / {cp * tp} = {s / (cp * tp):.6g} is not whole, "
+            f"and sp splits the tokens of a rank over tp",
+            f"use --no-sp, or a sequence of {-(-s // (cp * tp)) * cp * tp}",
+        )
+
+
+class ContextHeads(Rule):
+    """All-to-all context parallelism trades sequence for heads: each rank of cp needs its share of them."""
+
+    code, reason, where = "MW152", "too few heads for all-to-all context parallelism", "cp, tp, cp_method"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        by = np.asarray(strategy.cp) * strategy.tp
+        bad = mask(np.zeros(by.shape, bool))
+        if strategy.cp_method != "all-to-all":
+            return bad
+        for heads, kv in attention_heads(model):
+            bad = bad | indivisible(heads, by) | neither_divides(kv, by)
+        return bad & (np.asarray(strategy.cp) > 1)
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        cp, tp = int(strategy.cp), int(strategy.tp)
+        n, what = next(
+            (n, what)
+            for heads, kv in attention_heads(model)
+            for n, what, bad in (
+                (heads, "heads", heads % (cp * tp) != 0),
+                (kv, "key/value heads", kv % (cp * tp) != 0 and (cp * tp) % kv != 0),
+            )
+            if bad
+        )
+        return (
+            f"all-to-all gives each of cp {cp} x tp {tp} = {cp * tp} ranks its own heads, but {model.name} "
+            f"has {n} {what}: {n} / {cp * tp} = {n / (cp * tp):.4g}",
+            "use --cp-method ring"
+            + (f", or {listed(nearest_divisors(n // tp, cp), 'cp')}" if n % tp == 0 else ""),
+        )
