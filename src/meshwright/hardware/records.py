@@ -1,4 +1,4 @@
-"""Chips and clusters as data. Internal units: bytes, bytes/s, FLOP/s, seconds; bandwidth is one way a chip."""
+"""Chips and clusters as data. Bytes, bytes/s, FLOP/s, seconds; bandwidth is one way a chip."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Fabric = Literal["switched", "mesh", "torus", "none"]
+LinkKind = Literal["nvlink", "xgmi", "ici", "neuronlink", "roce", "hccs", "pcie"]
 Vendor = Literal["NVIDIA", "AMD", "Google", "AWS", "Intel", "Huawei"]
 
 
@@ -23,20 +24,24 @@ class Chip:
     fp8_flops: float | None
     fp4_flops: float | None
     fabric: Fabric  # of the scale-up domain
-    scale_up_size: int  # chips in the domain
-    scale_up_bytes_s: float  # one way, per chip, all links together
+    scale_up_size: int | None  # chips in the domain; None: it depends on the system that holds the chip
+    scale_up_bytes_s: float | None  # one way, per chip, all links together; None: the data sheet does not say
     links: int  # torus links per chip (0 where it does not matter)
-    link_bytes_s: float
+    link_bytes_s: float  # of one link, one way (0 where it does not matter)
     scale_out_bytes_s: float | None  # None: the data sheet does not say
-    chips_per_node: int
+    chips_per_node: int | None
     scale_up_latency_s: float
     scale_out_latency_s: float
-    compute_units: int  # streaming multiprocessors or compute units; 0: no wave quantisation (systolic arrays)
+    compute_units: int  # streaming multiprocessors or the like; 0: no wave quantisation (systolic arrays)
     tdp_w: float | None
     year: int | None
     aliases: tuple[str, ...]
     source: str
     notes: str = ""
+    derives_from: str = ""  # the family whose efficiency numbers stand in where this family has none
+    link_kind: LinkKind = "nvlink"  # of the scale-up domain; names the message-size curve
+    in_switch_reduction: bool = False  # the domain's switch adds up an all-reduce
+    assumed: tuple[tuple[str, str], ...] = ()  # (field, source) of figures that no data sheet gives
 
     @property
     def is_tpu(self) -> bool:
@@ -62,5 +67,6 @@ class Cluster:
     torus: tuple[int, ...] = ()
     wraps: tuple[bool, ...] = ()
     n_slices: int = 1
+    link_bytes_s: float = 0.0  # torus: one link, one way; mesh: to one peer, one way; otherwise 0
     oversubscription: float = 1.0
     derived: tuple[tuple[str, str, str], ...] = ()  # (field, value, because)
