@@ -30,10 +30,15 @@ class Framework:
     default_sp: bool
     default_dispatcher: str
     flash_attention: bool  # False: scores are written to memory (2021-22)
-    weight_bytes: float  # of a parameter in the compute copy
+    weight_bytes: float  # a parameter in what a rank keeps (the compute copy; the master itself under FSDP)
     grad_bytes: float
-    optimizer_bytes: float  # master copy and moments
+    grad_sent_bytes: float  # of a gradient on the wire
+    optimizer_bytes: float  # master copy (where it is not the weights) and moments
+    step_bytes: float  # temporaries of the optimizer step, a parameter of the shard
+    reshards: bool  # ZeRO-3: weights are dropped after forward and gathered again backward
     regathers_input: bool  # sequence parallel: gather the input again in backward (True) or keep it
+    context_gib: float  # CUDA or runtime context, libraries, network buffers, workspaces
+    usual_recompute: tuple[str, ...]  # the sets its recipes use
     source: str
 
 

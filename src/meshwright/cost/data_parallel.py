@@ -1,0 +1,91 @@
+"""What data parallelism sends once a step or once a microbatch, and how much of it nothing hides."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.cost import collectives
+from meshwright.cost.stages import Stages
+from meshwright.profiles.records import Profile
+from meshwright.strategy.placement import Span
+from meshwright.strategy.records import Strategy
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Seconds, nothing hidden: `gradients` and `weights` once a step, `gathers` a microbatch."""
+
+    gradients: Any
+    weights: Any
+    gathers: Any
+
+
+def traffic(stages: Stages, strategy: Strategy, spans: dict[str, Span], profile: Profile) -> Traffic:
+    """Seconds of each exchange per stage class, [n, C].
+
+    ZeRO-0 all-reduces gradients. ZeRO-1 scatters gradients and gathers weights over the shard group, and
+    all-reduces the shard over its replicas. ZeRO-2 scatters every microbatch. ZeRO-3 gathers weights forward
+    and again backward and scatters gradients, every microbatch. Dense and expert parameters have groups of
+    their own. **Source**: ZeRO (arXiv 1910.02054), section 7; FSDP paper.
+    """
+    fast, slow = profile["scale_up"], profile["scale_out"]
+    habits = profile.framework
+    sent = min(habits.grad_bytes, habits.grad_sent_bytes)
+    zero: Any = 0.0
+    gradients, weights, gathers = zero, zero, zero
+    for parameters, shard, replica, data in (
+        (stages.dense, "shard", "replica", "data"),
+        (stages.expert, "expert_shard", "expert_replica", "edp"),
+    ):
+        if strategy.zero == 0:
+            gradients = gradients + collectives.all_reduce_time(parameters * sent, _column(spans[data]), fast, slow)
+            continue
+        group, rest = _column(spans[shard]), _column(spans[replica])
+        scatter = collectives.reduce_scatter_time(parameters * sent, group, fast, slow)
+        scatter = scatter + collectives.all_reduce_time(parameters * sent / group.degree, rest, fast, slow)
+        gather = collectives.all_gather_time(parameters * 2.0, group, fast, slow)
+        if strategy.zero == 1:
+            gradients, weights = gradients + scatter, weights + gather
+        elif strategy.zero == 2:
+            gathers, weights = gathers + scatter, weights + gather
+        else:
+            gathers = gathers + scatter + (2.0 if habits.reshards else 1.0) * gather
+    shape = stages.dense * 0.0
+    return Traffic(gradients + shape, weights + shape, gathers + shape)
+
+
+def exposed(
+    sent: Traffic, forward: Any, backward: Any, microbatches: Any, profile: Profile, options: frozenset[str]
+) -> Any:
+    """Seconds a step of `sent` that stand in the way, [n, C]; the overlap table of data parallelism.
+
+    Gradients hide behind the last microbatch's backward (`backward` seconds), gathered weights behind the
+    next forward, ZeRO-3 traffic behind its own microbatch; the profile's `dp_exposed` share of each never
+    hides. A run that says `no-overlap` hides nothing.
+    """
+    if "no-overlap" in options:
+        return sent.gradients + sent.weights + microbatches * sent.gathers
+    share = profile["dp_exposed"]
+
+    def left(seconds: Any, hider: Any) -> Any:
+        return np.maximum(share * seconds, seconds - hider)
+
+    return (
+        left(sent.gradients, backward)
+        + left(sent.weights, forward)
+        + microbatches * left(sent.gathers, forward + backward)
+    )
+
+
+def _column(span: Span) -> Span:
+    """The span with an axis for stage classes."""
+    from dataclasses import fields, replace
+
+    return replace(span, **{
+        f.name: np.asarray(getattr(span, f.name))[..., None]
+        for f in fields(span)
+        if np.ndim(getattr(span, f.name)) and not isinstance(getattr(span, f.name), str)
+    })  # fmt: skip

@@ -1,0 +1,50 @@
+"""Model FLOPs: what the mathematics asks for, whatever the machine does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from meshwright.cost.layers.attention import attended
+from meshwright.model.params import active_block_params, head_params
+from meshwright.model.records import Attention, LatentAttention, LinearAttention, Mamba1, Mamba2, Mixer, Model
+
+
+def mixing_flops(mixer: Mixer | None, seq_len: Any, *, causal: bool = True) -> Any:
+    """Forward FLOPs a token of what a mixer does besides its parameters.
+
+    Attention: 2 keys a (d_qk + d_v), keys s/2 when causal is counted half, s in full. State spaces: the scan's
+    conventional 7 d_i N (9 for Mamba-1). **Source**: Megatron-LM's count of FLOPs.
+    """
+    half = 1.0 if causal else 2.0
+    if isinstance(mixer, Attention):
+        return half * 4.0 * attended(seq_len, mixer.window) * mixer.n_heads * mixer.head_dim
+    if isinstance(mixer, LatentAttention):
+        width = mixer.qk_nope_dim + mixer.qk_rope_dim + mixer.v_head_dim
+        return half * 2.0 * attended(seq_len, None) * mixer.n_heads * width
+    if isinstance(mixer, Mamba2):
+        return 7.0 * mixer.d_inner * mixer.d_state
+    if isinstance(mixer, Mamba1):
+        return 9.0 * mixer.d_inner * mixer.d_state
+    if isinstance(mixer, LinearAttention):
+        return 4.0 * mixer.n_v_heads * mixer.k_dim * mixer.v_dim
+    return 0.0
+
+
+def model_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
+    """Training FLOPs a token: three times the forward pass, recomputation not counted.
+
+    Forward: 2 FLOPs a multiplied parameter (input embedding not, output head yes) plus the mixing.
+    **Source**: PaLM appendix B, with causal attention counted half unless `causal` is False.
+    """
+    forward: Any = 2.0 * (head_params(model) or model.vocab * model.d_model)
+    for kind, block in enumerate(model.blocks):
+        forward = forward + model.count(kind) * (
+            2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
+        )
+    if model.mtp_layers:
+        block = model.blocks[model.pattern[-1]]
+        join = 2.0 * 2.0 * model.d_model**2
+        head = 2.0 * model.vocab * model.d_model
+        each = 2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
+        forward = forward + model.mtp_layers * (each + join + head)
+    return 3.0 * forward

@@ -1,0 +1,178 @@
+"""One layer of one microbatch on one rank: its operations summed into a row of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.cost import collectives
+from meshwright.cost.ops import Message, Operation, Passes, Shape, Words, passes
+from meshwright.hardware.records import Chip
+from meshwright.profiles.records import Profile
+from meshwright.strategy.placement import Span
+from meshwright.strategy.recompute import Recompute
+
+AXES = ("tp", "cp", "ep")
+
+
+@dataclass(frozen=True, slots=True)
+class LayerCost:
+    """Seconds, bytes and FLOPs of one layer and microbatch on one rank; every field broadcasts.
+
+    Compute seconds leave communication out; the axes' seconds are the exposed ones. `host_*` is what the
+    host needs to launch the pass: a pass takes the longer of the two. `recompute` is the second forward.
+    """
+
+    forward: Any = 0.0
+    backward_input: Any = 0.0
+    backward_weight: Any = 0.0
+    recompute: Any = 0.0
+    tp_forward: Any = 0.0
+    tp_backward: Any = 0.0  # with what recomputation sends again
+    cp_forward: Any = 0.0
+    cp_backward: Any = 0.0
+    ep_forward: Any = 0.0
+    ep_backward: Any = 0.0
+    host_forward: Any = 0.0  # exposed beyond the device's own time
+    host_backward: Any = 0.0
+    saved: Any = 0.0  # bytes kept from forward to backward
+    live: Any = 0.0  # bytes its backward holds while it runs, beyond `saved`
+    flops_forward: Any = 0.0
+    flops_backward: Any = 0.0
+    flops_recompute: Any = 0.0
+    floor: Any = 0.0  # FLOPs over peak, all passes
+
+    @property
+    def time_forward(self) -> Any:
+        """Seconds of the forward pass."""
+        return self.forward + self.tp_forward + self.cp_forward + self.ep_forward + self.host_forward
+
+    @property
+    def time_backward(self) -> Any:
+        """Seconds of the backward pass, recomputation included."""
+        return (
+            self.backward_input + self.backward_weight + self.recompute
+            + self.tp_backward + self.cp_backward + self.ep_backward + self.host_backward
+        )  # fmt: skip
+
+
+FIELDS = tuple(LayerCost.__dataclass_fields__)
+
+
+def is_recomputed(module: str, recompute: Recompute) -> bool:
+    """Whether `recompute` runs operations of `module` a second time (whole-layer recomputation apart)."""
+    return module in recompute.modules or (module == "moe_act" and "moe" in recompute.modules)
+
+
+def message_seconds(op: Message, spans: dict[str, Span], chip: Chip, profile: Profile) -> Any:
+    """Seconds of one collective, nothing hidden."""
+    span = spans[op.axis]
+    fast, slow = profile["scale_up"], profile["scale_out"]
+    if op.collective == "all_gather":
+        return collectives.all_gather_time(op.nbytes, span, fast, slow)
+    if op.collective == "reduce_scatter":
+        return collectives.reduce_scatter_time(op.nbytes, span, fast, slow)
+    if op.collective == "all_reduce":
+        return collectives.all_reduce_time(op.nbytes, span, fast, slow)
+    if op.collective == "all_to_all":
+        return collectives.all_to_all_time(op.nbytes, span, fast, slow)
+    if op.collective == "ring":  # (cp - 1) blocks, each the size of the rank's own keys and values
+        return (span.degree - 1.0) * collectives.send_recv_time(op.nbytes, span, fast, slow)
+    return collectives.expert_all_to_all_time(
+        op.tokens, op.nbytes, op.top_k, op.n_experts, span, fast, slow, op.domains
+    )
+
+
+def exposed(op: Message, spans: dict[str, Span], chip: Chip, profile: Profile, options: frozenset[str]) -> Any:
+    """Seconds of the collective that no compute hides. The one table of what hides what inside a layer.
+
+    tp: the profile's share, all of it when the run says no overlap. cp ring: what its own attention blocks do
+    not cover. ep: all of it, a profile's share where another microbatch's compute runs beside it.
+    """
+    seconds = message_seconds(op, spans, chip, profile)
+    if op.axis in ("tp", "etp"):
+        return seconds * (np.maximum(profile["tp_exposed"], 1.0) if "no-overlap" in options else profile["tp_exposed"])
+    if op.collective == "ring":
+        beside = op.hider_flops / (chip.bf16_flops * profile["attention"])
+        return np.maximum(seconds - beside, 0.1 * seconds)
+    if op.axis == "ep":
+        return seconds * (profile["ep_overlapped"] if "ep-overlap" in options else profile["ep_exposed"])
+    return seconds
+
+
+def graph_share(options: frozenset[str], chip: Chip) -> float:
+    """Share of the kernels that the host launches one by one (captured graphs and XLA launch none)."""
+    if chip.is_tpu or "cuda-graphs-full" in options:
+        return 0.0
+    if "cuda-graphs-partial" in options or "cuda-graphs" in options:
+        return 0.5
+    return 1.0
+
+
+def layer_cost(
+    ops: tuple[Operation, ...],
+    words: Words,
+    spans: dict[str, Span],
+    chip: Chip,
+    profile: Profile,
+    recompute: Recompute,
+    options: frozenset[str] = frozenset(),
+    *,
+    whole: bool = False,
+) -> LayerCost:
+    """Sum `ops` under a recompute word; `whole`: the layer keeps only its boundary and runs forward twice."""
+    totals: dict[str, Any] = {name: 0.0 for name in FIELDS}
+    boundary: Any = 0.0
+    kernels_forward: Any = 0.0
+    kernels_backward: Any = 0.0
+    everything: Any = 0.0
+    first_norm = True
+    for op in ops:
+        again = whole or is_recomputed(op.module, recompute)
+        if isinstance(op, Message):
+            seconds = exposed(op, spans, chip, profile, options)
+            axis = "tp" if op.axis == "etp" else op.axis
+            totals[f"{axis}_forward"] = totals[f"{axis}_forward"] + op.forward * seconds
+            totals[f"{axis}_backward"] = (
+                totals[f"{axis}_backward"] + (op.backward + (op.forward if again else 0.0)) * seconds
+            )
+            continue
+        cost: Passes = passes(op, words, chip, profile)
+        totals["forward"] = totals["forward"] + cost.forward
+        totals["backward_input"] = totals["backward_input"] + cost.backward_input
+        totals["backward_weight"] = totals["backward_weight"] + cost.backward_weight
+        totals["flops_forward"] = totals["flops_forward"] + cost.flops_forward
+        totals["flops_backward"] = totals["flops_backward"] + cost.flops_backward
+        totals["floor"] = totals["floor"] + cost.floor_forward + cost.floor_backward
+        kernels_forward = kernels_forward + cost.kernels_forward
+        kernels_backward = kernels_backward + cost.kernels_backward
+        if again:
+            totals["recompute"] = totals["recompute"] + cost.forward
+            totals["flops_recompute"] = totals["flops_recompute"] + cost.flops_forward
+            totals["floor"] = totals["floor"] + cost.floor_forward
+            kernels_backward = kernels_backward + cost.kernels_forward
+        everything = everything + op.saved
+        if op.module == "boundary" and first_norm:
+            boundary = op.saved
+            first_norm = False
+        if not again:
+            totals["saved"] = totals["saved"] + op.saved
+    if whole:
+        totals["saved"] = boundary
+    totals["live"] = np.maximum(everything - totals["saved"], 0.0)
+    launch = profile["host"] * graph_share(options, chip)
+    device_forward = totals["forward"] + totals["tp_forward"] + totals["cp_forward"] + totals["ep_forward"]
+    device_backward = (
+        totals["backward_input"] + totals["backward_weight"] + totals["recompute"]
+        + totals["tp_backward"] + totals["cp_backward"] + totals["ep_backward"]
+    )  # fmt: skip
+    totals["host_forward"] = np.maximum(launch * kernels_forward - device_forward, 0.0)
+    totals["host_backward"] = np.maximum(launch * kernels_backward - device_backward, 0.0)
+    return LayerCost(**totals)
+
+
+def shape_of(seq_len: Any, microbatch_size: Any, tp: Any, cp: Any, ep: Any, etp: Any) -> Shape:
+    """The shape a rank sees: its tokens are microbatch_size * seq_len / cp."""
+    return Shape(microbatch_size * seq_len / cp, seq_len, microbatch_size, tp, cp, ep, etp)

@@ -1,0 +1,58 @@
+"""Linear attention: gated delta net, KDA, lightning attention, and LFM2's short convolution."""
+
+from __future__ import annotations
+
+from meshwright.cost.layers.parts import linear_in, linear_out, norm
+from meshwright.cost.ops import Core, Message, Operation, Shape, Stream, Words
+from meshwright.model.records import LinearAttention, ShortConv
+
+_CHUNK = 64  # tokens a chunk of the delta-rule kernels (flash-linear-attention)
+
+
+def operations(
+    block: LinearAttention, d_model: int, norm_kernels: float, shape: Shape, words: Words
+) -> tuple[Operation, ...]:
+    """q, k, v, gates; convolution; chunked recurrence; gated norm; output.
+
+    FLOPs of the recurrence: within a chunk T Q (k + v) per head, the state 4 T k v, the delta rule's solve
+    about T Q k more. **Source**: Yang et al. 2024 (gated delta networks), section 3.3.
+    """
+    tokens, tp = shape.tokens, shape.tp
+    keys, values = block.n_k_heads * block.k_dim / tp, block.n_v_heads * block.v_dim / tp
+    heads = block.n_v_heads / tp
+    mixed = 2.0 * keys + values
+    width = mixed + values + 2.0 * heads
+    solve = 2.0 if block.kind != "lightning" else 1.0
+    scan = tokens * heads * (
+        2.0 * _CHUNK * (solve * block.k_dim + block.v_dim) + 4.0 * block.k_dim * block.v_dim
+    )
+    state = 4.0 * tokens / _CHUNK * heads * block.k_dim * block.v_dim
+    boundary = shape.microbatch_size * heads * block.k_dim * block.v_dim * 2.0
+    conv: tuple[Operation, ...] = ()
+    if block.d_conv:
+        conv = (Stream("conv", "ssm", 4.0 * tokens * mixed, 8.0 * tokens * mixed, (1, 2), saved=2.0 * tokens * mixed),)
+    return (
+        *norm("norm", d_model, shape, words, norm_kernels),
+        *linear_in("in_proj", "kept", d_model, width, shape, words),
+        Stream("projected", "kept", 0.0, 0.0, (0, 0), saved=2.0 * tokens * width),
+        *conv,
+        Message("state", "ssm", "cp", "all_gather", boundary * shape.cp, 1.0, 1.0),
+        Stream("states", "ssm", 2.0 * state, 4.0 * state, (4, 6), saved=state, fusible=False),
+        Core("recurrence", "ssm", scan, 2.5, 64, saved=2.0 * tokens * values),
+        Stream("gated_norm", "ssm", 6.0 * tokens * values, 10.0 * tokens * values, (2, 3), saved=2.0 * tokens * values),
+        *linear_out("out_proj", "kept", values, d_model, shape, words),
+    )
+
+
+def short_conv_operations(
+    block: ShortConv, d_model: int, norm_kernels: float, shape: Shape, words: Words
+) -> tuple[Operation, ...]:
+    """In-projection to three streams, gated short convolution, out-projection."""
+    inner = d_model / shape.tp
+    stream = 2.0 * shape.tokens * inner
+    return (
+        *norm("norm", d_model, shape, words, norm_kernels),
+        *linear_in("in_proj", "kept", d_model, 3.0 * inner, shape, words),
+        Stream("conv", "ssm", 4.0 * stream, 7.0 * stream, (3, 4), saved=5.0 * stream),
+        *linear_out("out_proj", "kept", inner, d_model, shape, words),
+    )

@@ -1,0 +1,31 @@
+"""Dense feed-forward."""
+
+from __future__ import annotations
+
+from meshwright.cost.layers.parts import linear_in, linear_out, norm
+from meshwright.cost.ops import Operation, Shape, Stream, Words, element_bytes
+from meshwright.model.records import Mlp
+from meshwright.strategy.records import Num
+
+
+def activation(name: str, module: str, tokens: Num, width: Num, *, gated: bool, precision: str) -> Stream:
+    """The non-linearity between the matrices: reads one or two of width, writes one; both sides stay.
+
+    Its input stays for its own backward, its output for the next weight gradient (narrow in low precision).
+    """
+    inputs = 2.0 if gated else 1.0
+    size = min(2.0, element_bytes(precision))
+    one = 2.0 * tokens * width
+    saved = one * inputs + size * tokens * width
+    return Stream(name, module, one * (inputs + 1.0), one * (2.0 * inputs + 1.0), (1, 1), saved=saved)
+
+
+def operations(block: Mlp, d_model: int, norm_kernels: float, shape: Shape, words: Words) -> tuple[Operation, ...]:
+    """Norm, up (and gate), non-linearity, down, residual."""
+    width = block.d_ff / shape.tp
+    return (
+        *norm("norm", d_model, shape, words, norm_kernels),
+        *linear_in("up", "mlp", d_model, width * (2.0 if block.gated else 1.0), shape, words),
+        activation("act", "mlp", shape.tokens, width, gated=block.gated, precision=words.precision),
+        *linear_out("down", "mlp", width, d_model, shape, words),
+    )

@@ -1,0 +1,65 @@
+"""Pieces that several block kinds share: norm, column- and row-parallel linear layers."""
+
+from __future__ import annotations
+
+from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words, element_bytes
+from meshwright.strategy.records import Num
+
+
+def narrow(shape: Shape, words: Words) -> Num:
+    """Tokens a rank holds in the norm and residual regions: divided by tp under sequence parallelism."""
+    return shape.tokens / shape.tp if words.sp else shape.tokens
+
+
+def norm(name: str, d_model: int, shape: Shape, words: Words, kernels: float = 1.0) -> tuple[Operation, ...]:
+    """Layer or RMS norm: reads and writes the residual stream; its input stays for the backward pass.
+
+    That input (the boundary of the sublayer) is what stays however much is recomputed.
+    """
+    stream = 2.0 * narrow(shape, words) * d_model
+    return (
+        Stream(name + "_in", "boundary", 0.0, 0.0, (0, 0), saved=stream),
+        Stream(name, "norm", 2.0 * stream * kernels, 3.0 * stream * kernels, (round(kernels), round(2 * kernels))),
+    )
+
+
+def linear_in(name: str, module: str, d_in: int, width: Num, shape: Shape, words: Words) -> tuple[Operation, ...]:
+    """Column-parallel linear: [tokens, d_in] x [d_in, width] (`width` is already the rank's share).
+
+    Sequence parallelism gathers the input first and scatters its gradient; without it the gradient is
+    all-reduced backward. The input stays for the weight gradient (low precision keeps it narrow): the shard
+    where the framework gathers again, the whole where it keeps the gathered one. **Source**: Korthikanti et
+    al. 2022, section 4.2.
+    """
+    size = min(2.0, element_bytes(words.precision))
+    whole = 2.0 * shape.tokens * d_in
+    kept_tokens = narrow(shape, words) if words.regathers_input or not words.sp else shape.tokens
+    messages: tuple[Operation, ...]
+    if words.sp:
+        again = 2.0 if words.regathers_input else 1.0
+        messages = (
+            Message(name + "_gather", module, "tp", "all_gather", whole, 1.0, again - 1.0),
+            Message(name + "_scatter", module, "tp", "reduce_scatter", whole, 0.0, 1.0),
+        )
+    else:
+        messages = (Message(name + "_reduce", module, "tp", "all_reduce", whole, 0.0, 1.0),)
+    # The norm's output, kept by the linear layer that reads it, comes back if norms are recomputed.
+    kept = Stream(name + "_in", "norm", 0.0, 0.0, (0, 0), saved=size * kept_tokens * d_in)
+    return (*messages, kept, Matmul(name, module, shape.tokens, d_in, width))
+
+
+def linear_out(name: str, module: str, width: Num, d_out: int, shape: Shape, words: Words) -> tuple[Operation, ...]:
+    """Row-parallel linear back to the residual stream, its reduction, and the residual addition."""
+    whole = 2.0 * shape.tokens * d_out
+    stream = 2.0 * narrow(shape, words) * d_out
+    messages: tuple[Operation, ...]
+    if words.sp:
+        messages = (
+            Message(name + "_scatter", module, "tp", "reduce_scatter", whole, 1.0, 0.0),
+            Message(name + "_gather", module, "tp", "all_gather", whole, 0.0, 1.0),
+        )
+    else:
+        messages = (Message(name + "_reduce", module, "tp", "all_reduce", whole, 1.0, 0.0),)
+    mask = 0.0 if words.flash else stream / 2.0  # dropout of the unfused generation keeps its mask
+    add = Stream(name + "_add", "kept", 3.0 * stream, 2.0 * stream, (1, 1), saved=mask)
+    return (Matmul(name, module, shape.tokens, width, d_out), *messages, add)

@@ -1,0 +1,91 @@
+"""Peak memory of every stage class, by category, at its fullest moment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.cost.layers.ends import logit_bytes
+from meshwright.cost.schedule import Schedule
+from meshwright.cost.layer import shape_of
+from meshwright.cost.stages import Stages
+from meshwright.model.records import Model
+from meshwright.profiles.records import Profile
+from meshwright.strategy.placement import Span
+from meshwright.strategy.records import Num, Strategy
+from meshwright.work import Work
+
+GIB = 2.0**30
+
+
+def column(value: Num) -> Any:
+    """A per-candidate number with an axis for stage classes."""
+    return np.asarray(value, float)[..., None] if np.ndim(value) else value
+
+
+def categories(
+    model: Model,
+    work: Work,
+    strategy: Strategy,
+    profile: Profile,
+    stages: Stages,
+    spans: dict[str, Span],
+    schedule: Schedule,
+    microbatches: Any,
+) -> dict[str, Any]:
+    """Bytes by category for each stage class, [n, C].
+
+    Weights, gradients and optimizer state in the framework's own widths over the groups that shard them
+    (ZeRO, arXiv 1910.02054); activations of the microbatches in flight plus the working set of the largest
+    layer; logits on the last stage; weights gathered by ZeRO-3; dispatch and network buffers; the
+    allocator's slack (a share of what comes and goes) and the process's own context. The optimizer step's
+    temporaries exist when activations do not: only their excess over activations is counted.
+    """
+    habits = profile.framework
+    dense, expert = stages.dense, stages.expert
+    group, expert_group = column(spans["shard"].degree), column(spans["expert_shard"].degree)
+    one = 1.0
+    states = group if strategy.zero >= 1 else one
+    states_expert = expert_group if strategy.zero >= 1 else one
+    kept = group if strategy.zero >= 3 else one
+    kept_expert = expert_group if strategy.zero >= 3 else one
+    summed = group if strategy.zero >= 2 else one
+    summed_expert = expert_group if strategy.zero >= 2 else one
+    moments = habits.optimizer_bytes - (4.0 if strategy.optimizer == "adamw-bf16" else 0.0)
+    shards = dense / states + expert / states_expert
+    weights = habits.weight_bytes * (dense / kept + expert / kept_expert)
+    grads = habits.grad_bytes * (dense / summed + expert / summed_expert)
+    optimizer = moments * shards
+    gathered: Any = 0.0
+    if strategy.zero >= 3:
+        # This layer's and the next one's whole weights in 16 bits, and one layer's whole gradients. Under a
+        # pipeline a stage's gathered weights stay from microbatch to microbatch.
+        pipelined = column(np.asarray(strategy.pp) > 1)
+        largest = stages.largest_dense + stages.largest_expert
+        gathered = np.where(pipelined, 2.0 * (dense + expert), np.minimum(6.0 * largest, 2.0 * (dense + expert)))
+
+    in_flight = schedule.in_flight(
+        stages.first_rank, column(strategy.pp), column(strategy.vpp), column(microbatches)
+    )
+    shape = shape_of(work.seq_len, strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep, strategy.etp)
+    activations = stages.cost["saved"] * np.maximum(in_flight, 1.0) + stages.live
+    logits = stages.head * column(logit_bytes(model.vocab, shape, fused_loss="fused-loss" in work.options))
+    # The loss is over before the layers' working set is at its largest; the larger of the two counts.
+    logits = np.maximum(logits - stages.live, 0.0)
+    step_extra = habits.step_bytes * shards
+    optimizer = optimizer + np.maximum(step_extra - activations - logits, 0.0)
+    moving = activations + logits + gathered
+    network = (habits.context_gib * GIB) * np.ones_like(dense)
+    return {
+        "params": weights,
+        "grads": grads,
+        "optimizer": optimizer,
+        "activations": activations,
+        "logits": logits,
+        "communication": gathered + np.zeros_like(dense),
+        "kv_cache": np.zeros_like(dense),
+        "state": np.zeros_like(dense),
+        "allocator": profile["allocator"] * moving,
+        "framework": network,
+    }

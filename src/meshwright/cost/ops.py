@@ -1,0 +1,250 @@
+"""What a layer does, as a list of operations; and the time one operation takes on a chip.
+
+Everything else about a layer (FLOPs, time, bytes kept for the backward pass, bytes sent) is summed from the
+same list, so these cannot disagree. All fields broadcast.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from meshwright.hardware.records import Chip
+from meshwright.profiles.records import Profile
+from meshwright.strategy.records import Num
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What one layer of one microbatch looks like to a rank: `tokens` = microbatch * seq_len / cp."""
+
+    tokens: Num
+    seq_len: Num
+    microbatch_size: Num
+    tp: Num
+    cp: Num
+    ep: Num
+    etp: Num
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The words a layer's cost depends on."""
+
+    sp: bool
+    cp_method: str
+    precision: str
+    flash: bool  # attention scores never reach memory
+    regathers_input: bool
+    dispatcher: str
+    imbalance: float  # busiest expert rank over the mean
+    fused_loss: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Matmul:
+    """[m, k] x [k, n], `groups` times. Backward: the same product twice more (input and weight gradients).
+
+    `saved` bytes of its output (or of what only it needs) stay for the backward pass unless `module` is
+    recomputed; `quantised`: follows the run's low precision.
+    """
+
+    name: str
+    module: str
+    m: Num
+    k: Num
+    n: Num
+    groups: Num = 1
+    quantised: bool = True
+    saved: Num = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """Attention core or another kernel bound by its own FLOPs: `flops` forward, `backward` times that backward.
+
+    `width` is the head width: narrow heads reach a smaller share of the peak.
+    """
+
+    name: str
+    module: str
+    flops: Num
+    backward: float
+    width: int
+    saved: Num = 0.0
+    kernels: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A memory-bound operation: bytes through HBM forward and backward, in so many kernels each way."""
+
+    name: str
+    module: str
+    forward: Num
+    backward: Num
+    kernels: tuple[int, int] = (1, 1)
+    saved: Num = 0.0
+    fusible: bool = True  # scaled by how well the framework fuses
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A collective over an axis inside the layer; `nbytes` as `cost.collectives` wants it, times a pass."""
+
+    name: str
+    module: str
+    axis: Literal["tp", "cp", "ep", "etp"]
+    collective: Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "experts", "ring"]
+    nbytes: Num
+    forward: float = 1.0
+    backward: float = 1.0
+    hider_flops: Num = 0.0  # ring attention: what runs beside it
+    tokens: Num = 0.0  # of `experts`: tokens of the rank, each sent to the ranks of its top_k experts
+    top_k: int = 0
+    n_experts: int = 0
+    domains: int = 0  # most domains a token may reach (group-limited routing); 0: no limit
+
+
+Operation = Matmul | Core | Stream | Message
+
+# Output tiles a GEMM library chooses from, and the share of the best rate their inner loop reaches (smaller
+# tiles re-read their operands more often). Source: CUTLASS's tile list; shares assumed, checked against the
+# m-curves of the measured tables in the tests.
+_TILES = ((256, 128, 1.0), (128, 128, 0.93), (128, 64, 0.78), (64, 64, 0.6))
+_DEPTH_HALF = 96.0  # k at which prologue and epilogue cost as much as the loop itself; assumed
+
+
+def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -> Any:
+    """Share of the sustained rate that a product of this shape reaches (0-1], from tiles, waves and depth.
+
+    A tile is computed whole (m/ceil(m)), tiles run in waves over the compute units (the last may be partly
+    empty), and short k does not amortise the start. Systolic arrays (`compute_units` 0) pad to 128 instead.
+
+    >>> round(float(matmul_efficiency(8192, 8192, 8192, 1, 132)), 2)
+    0.96
+    """
+    depth = k / (k + _DEPTH_HALF)
+    if compute_units == 0:
+        return depth * m / (np.ceil(m / 128) * 128) * n / (np.ceil(n / 128) * 128)
+    best: Any = 0.0
+    for tile_m, tile_n, share in _TILES:
+        rows, columns = np.ceil(m / tile_m), np.ceil(n / tile_n)
+        tiles = rows * columns * groups
+        waves = tiles / (np.ceil(tiles / compute_units) * compute_units)
+        filled = m * n / (rows * tile_m * columns * tile_n)
+        # Persistent kernels split the last wave along k, which recovers about half of what it leaves idle.
+        best = np.maximum(best, share * filled * (0.5 + 0.5 * waves) * np.minimum(1.0, tiles / compute_units))
+    # Split-k keeps the units busy when there are few tiles, at some cost.
+    few = m * n * groups / (64.0 * 64.0 * compute_units)
+    return depth * np.maximum(best, 0.6 * np.minimum(1.0, few * np.minimum(k / 512.0, 8.0)) * m / (np.ceil(m / 64) * 64))
+
+
+def peak_flops(chip: Chip, precision: str) -> float:
+    """Dense peak of matrix products at `precision`, FLOP/s; falls back to the next wider precision it has."""
+    if precision == "nvfp4" and chip.fp4_flops:
+        return chip.fp4_flops
+    if precision in ("fp8", "mxfp8", "nvfp4") and chip.fp8_flops:
+        return chip.fp8_flops
+    return chip.bf16_flops
+
+
+def element_bytes(precision: str) -> float:
+    """Bytes of one operand element of a matrix product at `precision`."""
+    return {"nvfp4": 0.56, "fp8": 1.0, "mxfp8": 1.03}.get(precision, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Passes:
+    """Seconds of one operation by pass, the FLOPs it really does, and the seconds it may not beat."""
+
+    forward: Any = 0.0
+    backward_input: Any = 0.0
+    backward_weight: Any = 0.0
+    flops_forward: Any = 0.0
+    flops_backward: Any = 0.0
+    floor_forward: Any = 0.0
+    floor_backward: Any = 0.0
+    kernels_forward: Any = 0.0
+    kernels_backward: Any = 0.0
+
+
+def stream_seconds(nbytes: Num, chip: Chip, profile: Profile) -> Any:
+    """Seconds to move `nbytes` through HBM at the chip's sustained share of its bandwidth."""
+    return nbytes / (chip.hbm_bytes_s * profile["memory"])
+
+
+def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Passes:
+    """Seconds of the three products of a linear layer: FLOPs over the sustained peak, or operand bytes.
+
+    t = max(2 m k n g / (peak * share * efficiency(m, k, n)), bytes / bandwidth). Low precision adds the
+    passes that quantise its operands. **Source**: roofline; shares from profiles.
+    """
+    precision = words.precision if op.quantised else "bf16"
+    low = precision in ("fp8", "mxfp8", "nvfp4") and peak_flops(chip, precision) > chip.bf16_flops
+    peak = peak_flops(chip, precision)
+    rate = peak * profile["matrix"] * (profile["low_precision"] if low else 1.0)
+    if precision == "nvfp4" and chip.fp4_flops:
+        rate = rate * profile["fp4"]
+    size = element_bytes(precision)
+    flops = 2.0 * op.m * op.k * op.n * op.groups
+    operands = (op.m * op.k + op.k * op.n) * size * op.groups + 2.0 * op.m * op.n * op.groups
+    traffic = stream_seconds(operands, chip, profile)
+    forward = np.maximum(flops / (rate * matmul_efficiency(op.m, op.k, op.n, op.groups, chip.compute_units)), traffic)
+    data = np.maximum(flops / (rate * matmul_efficiency(op.m, op.n, op.k, op.groups, chip.compute_units)), traffic)
+    weight = np.maximum(flops / (rate * matmul_efficiency(op.k, op.m, op.n, op.groups, chip.compute_units)), traffic)
+    kernels = (1.0, 2.0)
+    if low:
+        # x is read in bf16 and written in both layouts forward, dy in both backward; weights likewise.
+        copies = 2.0 + 2.0 * size
+        x, dy, w = op.m * op.k * op.groups, op.m * op.n * op.groups, op.k * op.n * op.groups
+        cast = profile["traffic"] * copies
+        forward = forward + stream_seconds(cast * (x + 0.5 * w), chip, profile)
+        data = data + stream_seconds(cast * dy, chip, profile)
+        kernels = (2.0, 3.0)
+    floor = np.maximum(flops / peak, operands / chip.hbm_bytes_s)
+    return Passes(forward, data, weight, flops, 2.0 * flops, floor, 2.0 * floor, kernels[0], kernels[1])
+
+
+def core_passes(op: Core, chip: Chip, profile: Profile) -> Passes:
+    """Seconds of an attention core: FLOPs over the peak's share that such kernels sustain.
+
+    Narrow heads leave the matrix units waiting: width 64 reaches 0.75 of what 128 does (FlashAttention-2 and
+    -3 papers, forward figures). The backward kernel runs at 0.85 of the forward rate (same papers).
+    """
+    narrow = min(1.0, 0.5 + op.width / 256.0)
+    rate = chip.bf16_flops * profile["attention"] * narrow
+    floor = op.flops / chip.bf16_flops
+    return Passes(
+        forward=op.flops / rate,
+        backward_input=op.backward * op.flops / (0.85 * rate),
+        flops_forward=op.flops,
+        flops_backward=op.backward * op.flops,
+        floor_forward=floor,
+        floor_backward=op.backward * floor,
+        kernels_forward=float(op.kernels),
+        kernels_backward=float(op.kernels),
+    )
+
+
+def stream_passes(op: Stream, chip: Chip, profile: Profile) -> Passes:
+    """Seconds of a memory-bound operation."""
+    factor = profile["traffic"] if op.fusible else 1.0
+    return Passes(
+        forward=stream_seconds(op.forward * factor, chip, profile),
+        backward_input=stream_seconds(op.backward * factor, chip, profile),
+        floor_forward=op.forward * 0.0,
+        kernels_forward=float(op.kernels[0]),
+        kernels_backward=float(op.kernels[1]),
+    )
+
+
+def passes(op: Matmul | Core | Stream, words: Words, chip: Chip, profile: Profile) -> Passes:
+    """Seconds of one operation by pass."""
+    if isinstance(op, Matmul):
+        return matmul_passes(op, words, chip, profile)
+    if isinstance(op, Core):
+        return core_passes(op, chip, profile)
+    return stream_passes(op, chip, profile)
