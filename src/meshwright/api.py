@@ -1,0 +1,286 @@
+"""The public face: `plan`, `estimate`, `check` and `validate`, for the command line and for callers alike.
+
+Arguments are what a person would say (names, files, degrees); everything left out is derived and the result
+says what was derived and why. Every fault of a request is raised at once as `InputError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from meshwright.calibrate.validate import Validation
+from meshwright.errors import InputError
+from meshwright.files import request as requests
+from meshwright.files.cluster_file import ClusterGiven
+from meshwright.files.plan_file import write_plan
+from meshwright.files.request import Request
+from meshwright.hardware.records import Cluster
+from meshwright.model.records import Model
+from meshwright.report import as_json
+from meshwright.report.records import Because, Checked, Estimate, Given, Plan
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+__all__ = [
+    "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
+    "check", "estimate", "plan", "save", "validate",
+]  # fmt: skip
+
+
+def estimate(
+    model: str | Path | Model,
+    cluster: str | Path | Cluster | None = None,
+    *,
+    work: Work | None = None,
+    seq_len: int | str | None = None,
+    global_batch_size: int | str | None = None,
+    tokens_per_step: int | str | None = None,
+    total_tokens: float | str | None = None,
+    precision: str | None = None,
+    options: Iterable[str] = (),
+    framework: str | None = None,
+    overrides: Mapping[str, float] | None = None,
+    price_per_chip_hour: float | None = None,
+    nearest: int = 3,
+    **strategy: Any,
+) -> Estimate:
+    """Step time and memory of one strategy; what is left out of it is derived.
+
+    `model` is a preset, a config.json, a model YAML or a plan file (which brings everything else along);
+    `strategy` takes the fields of `Strategy`; `overrides` are figures of the cluster in the units of their
+    names (`scale_out_gbits_s=400`). `nearest` measured runs are shown beside the estimate.
+    """
+    request = requests.read(
+        model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
+        tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
+        framework=framework, overrides=overrides, strategy=strategy,
+    )  # fmt: skip
+    return _estimated(request, price_per_chip_hour=price_per_chip_hour, nearest=nearest)
+
+
+def _estimated(request: Request, *, price_per_chip_hour: float | None, nearest: int) -> Estimate:
+    from meshwright.cost import step
+    from meshwright.search import derive
+
+    cluster = request.cluster.cluster
+    done = derive.complete(request.model, cluster, request.work, request.strategy, request.profile)
+    found = step.evaluate(request.model, cluster, request.work, done.strategy, request.profile, detail=True)
+    because = {name: Because(d.value, d.because) for name, d in done.derived.items()}
+    return _finished(
+        request, done.strategy, found, request.derived | because,
+        price_per_chip_hour=price_per_chip_hour, nearest=nearest,
+    )  # fmt: skip
+
+
+def _finished(
+    request: Request,
+    strategy: Strategy,
+    evaluation: Any,
+    derived: dict[str, Because],
+    *,
+    price_per_chip_hour: float | None,
+    nearest: int,
+) -> Estimate:
+    """The record of an evaluated strategy, with its checks and the measured runs nearest to it."""
+    from meshwright import checks
+
+    cluster, work = request.cluster.cluster, request.work
+    found = checks.run(request.model, cluster, work, strategy, evaluation, request.profile)
+    near: tuple[Any, ...] = ()
+    if nearest:
+        from meshwright.calibrate import nearest as nearest_runs
+
+        near = tuple(nearest_runs.nearest(request.model, cluster, work, strategy, n=nearest))
+    return Estimate(
+        model=request.model,
+        cluster=cluster,
+        work=work,
+        strategy=strategy,
+        profile=request.profile,
+        evaluation=evaluation,
+        derived=derived,
+        given=Given(request.model_as_given, request.cluster.mapping()),
+        diagnostics=tuple(found),
+        nearest=near,
+        price_per_chip_hour=price_per_chip_hour,
+    )
+
+
+def plan(
+    model: str | Path | Model,
+    cluster: str | Path | Cluster | None = None,
+    *,
+    work: Work | None = None,
+    seq_len: int | str | None = None,
+    global_batch_size: int | str | None = None,
+    tokens_per_step: int | str | None = None,
+    total_tokens: float | str | None = None,
+    precision: str | None = None,
+    options: Iterable[str] = (),
+    framework: str | None = None,
+    overrides: Mapping[str, float] | None = None,
+    price_per_chip_hour: float | None = None,
+    top: int = 10,
+    nearest: int = 0,
+    progress: Callable[[float, str], None] | None = None,
+    **strategy: Any,
+) -> Plan:
+    """The fastest strategies that fit, best first; fields given in `strategy` are fixed, others searched.
+
+    `global_batch_size` may be a range `512:4096`: its first number times powers of two are tried, and the
+    batch with the most tokens/s wins. Nothing that fits is a result (`plans` empty, `nearest` the closest miss).
+    """
+    request = requests.read(
+        model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
+        tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
+        framework=framework, overrides=overrides, strategy=strategy, batch_range=True,
+    )  # fmt: skip
+    results = [
+        _planned(
+            replace(request, work=work_of_batch), top=top, nearest=nearest,
+            price_per_chip_hour=price_per_chip_hour, progress=progress,
+        )
+        for work_of_batch in request.works()
+    ]  # fmt: skip
+
+    def rate(found: Plan) -> float:
+        return found.best.tokens_per_s_per_chip if found.best is not None else 0.0
+
+    return max(results, key=rate)
+
+
+def _planned(
+    request: Request,
+    *,
+    top: int,
+    nearest: int,
+    price_per_chip_hour: float | None,
+    progress: Callable[[float, str], None] | None,
+) -> Plan:
+    from meshwright.cost import step
+    from meshwright.search import plan as search
+
+    model, cluster, work = request.model, request.cluster.cluster, request.work
+    found = search.search(model, cluster, work, request.strategy, request.profile, top=top, progress=progress)
+
+    def finished(ranked: Any, n_near: int) -> Estimate:
+        detailed = step.evaluate(model, cluster, work, ranked.strategy, request.profile, detail=True)
+        return _finished(
+            request, ranked.strategy, detailed, request.derived,
+            price_per_chip_hour=price_per_chip_hour, nearest=n_near,
+        )  # fmt: skip
+
+    return Plan(
+        model=model,
+        cluster=cluster,
+        work=work,
+        profile=request.profile,
+        plans=tuple(finished(r, nearest if i == 0 else 0) for i, r in enumerate(found.plans)),
+        searched=found.searched,
+        feasible=found.feasible,
+        rejected=dict(found.rejected),
+        bounded=dict(found.bounded),
+        search_seconds=found.seconds,
+        necessity=tuple(found.necessity),
+        why=tuple(found.why),
+        nearest=None if found.nearest is None else finished(found.nearest, 0),
+        needs=found.needs,
+    )
+
+
+def check(
+    model: str | Path | Model,
+    cluster: str | Path | Cluster | None = None,
+    *,
+    work: Work | None = None,
+    seq_len: int | str | None = None,
+    global_batch_size: int | str | None = None,
+    tokens_per_step: int | str | None = None,
+    total_tokens: float | str | None = None,
+    precision: str | None = None,
+    options: Iterable[str] = (),
+    framework: str | None = None,
+    overrides: Mapping[str, float] | None = None,
+    **strategy: Any,
+) -> Checked:
+    """Everything that is wrong or unwise in a strategy, all at once; not fitting in memory is an error."""
+    from meshwright import checks
+    from meshwright.cost import step
+    from meshwright.search import derive
+
+    request = requests.read(
+        model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
+        tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
+        framework=framework, overrides=overrides, strategy=strategy,
+    )  # fmt: skip
+    machine = request.cluster.cluster
+    done = derive.complete(request.model, machine, request.work, request.strategy, request.profile)
+    evaluation = step.evaluate(
+        request.model, machine, request.work, done.strategy, request.profile, detail=True
+    )
+    found = checks.run(request.model, machine, request.work, done.strategy, evaluation, request.profile)
+    return Checked(request.model, machine, request.work, done.strategy, tuple(found))
+
+
+def validate(table: str | Path | None = None, *, framework: str | None = None) -> Validation:
+    """The cost model against measured runs: the shipped table, or `table` in the same form."""
+    from meshwright.calibrate import rows
+    from meshwright.calibrate import validate as validation
+
+    runs = rows.read(None if table is None else Path(table))
+    return validation.validate(runs, framework=framework)
+
+
+def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimate:
+    """Write a plan file of the estimate, or of plan `rank` (from 1) of a search. Returns what was written."""
+    chosen = result if isinstance(result, Estimate) else _ranked(result, rank)
+    shown = as_json.plan_json(chosen)
+    strategy = {k: v for k, v in shown["strategy"].items() if k != "stages" and v is not None}
+    work = {
+        k: v
+        for k, v in as_json.work_json(chosen.work).items()
+        if k != "tokens_per_step" and v not in (None, [])
+    }
+    framework = chosen.profile.framework
+    write_plan(
+        Path(path),
+        model=chosen.given.model,
+        cluster=chosen.given.cluster,
+        work=work | {"framework": f"{framework.name}@{framework.generation}"},
+        strategy=strategy,
+        estimate={
+            "version": as_json.__version__,
+            "profile": as_json.profile_name(chosen),
+            "fits": chosen.fits,
+            "step_time_s": chosen.step_time_s,
+            "tokens_per_s_per_chip": chosen.tokens_per_s_per_chip,
+            "mfu": chosen.mfu,
+            "peak_gib": shown["memory"]["peak_gib"],
+            "capacity_gib": shown["memory"]["capacity_gib"],
+        },
+    )
+    return chosen
+
+
+def _ranked(found: Plan, rank: int) -> Estimate:
+    from meshwright.errors import Diagnostic
+
+    if 1 <= rank <= len(found.plans):
+        return found.plans[rank - 1]
+    count = len(found.plans)
+    raise InputError(
+        Diagnostic(
+            "MW905", f"rank {rank} of {count} plan{'' if count == 1 else 's'}", where="--rank",
+            hint=f"choose 1 to {count}" if count else "no plan fits, so there is none to write",
+        )
+    )  # fmt: skip
+
+
+def cluster_named(on: str, overrides: Mapping[str, float] | None = None) -> ClusterGiven:
+    """The cluster that `--on` spells, as `clusters` shows it."""
+    from meshwright.files import cluster_file
+
+    return cluster_file.named(on, dict(overrides or {}))

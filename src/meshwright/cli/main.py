@@ -1,0 +1,162 @@
+"""The `meshwright` command: verbs loaded when they are called, exit codes, and what happens on a fault."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from meshwright import __version__
+
+# Verb -> (module, one line of help). The line stands here so that `--help` loads no verb.
+VERBS: dict[str, tuple[str, str]] = {
+    "plan": ("plan", "Search for the fastest strategy that fits."),
+    "estimate": ("estimate", "Step time, throughput and memory of one strategy."),
+    "explain": ("explain", "Where an estimate comes from: the tree of its terms, with formulas."),
+    "check": ("check", "What is wrong or unwise in a strategy. Exit 1 on an error."),
+    "validate": ("validate", "The cost model against measured runs."),
+    "calibrate": ("calibrate", "Fit an efficiency profile to your own measured runs."),
+    "models": ("models", "Model presets and their sizes."),
+    "chips": ("chips", "Chips, their figures, sources and aliases."),
+    "clusters": ("clusters", "Named machines, and how to spell a cluster."),
+    "completion": ("completion", "Shell completion script for bash, zsh or fish."),
+    "version": ("version", "The version of Meshwright and what it runs on."),
+}
+
+ISSUES = "https://github.com/meshwright/meshwright/issues"
+
+
+class Verbs(click.Group):
+    """A group whose commands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        import importlib
+
+        module = importlib.import_module(f"meshwright.cli.{VERBS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            from meshwright.errors import did_you_mean
+
+            hint = did_you_mean(args[0], list(VERBS)) or "meshwright --help lists the commands"
+            raise click.UsageError(f"no command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, line) for name, (_, line) in VERBS.items()])
+
+
+@click.command(
+    cls=Verbs,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+    epilog="Exit codes: 0 fine, 1 the answer is no, 2 bad usage or file, 3 a bug of ours, 130 interrupted.",
+)
+@click.version_option(__version__, prog_name="meshwright", message="%(prog)s %(version)s")
+@click.option("--debug", is_flag=True, help="Show the traceback of an unexpected error.")
+def cli(debug: bool) -> None:
+    """Plan, explain, check and validate hybrid-parallel training of large language models.
+
+    \b
+    meshwright plan llama-3.1-405b --on 16384xh100 --seq-len 8192 --tokens-per-step 16M
+    meshwright estimate llama-3.1-8b --on 8xh100 --seq-len 8k --global-batch 128
+    """
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(argv: Sequence[str]) -> int:
+    """Run the command line on `argv` and return its exit code."""
+    args = [a for a in argv if a != "--debug"]
+    debug = len(args) != len(argv)
+    as_json = "--json" in args
+    try:
+        code = cli.main(args=args, prog_name="meshwright", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.UsageError as error:
+        return _usage(error, as_json)
+    except click.ClickException as error:
+        _say(f"error: {error.format_message()}")
+        return 2
+    except (KeyboardInterrupt, click.Abort):
+        _say("interrupted")
+        return 130
+    except BrokenPipeError:
+        # Whoever read us has enough; closing stdout quietly keeps the interpreter from complaining at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except Exception as error:
+        return _fault(error, as_json, debug)
+
+
+def _usage(error: click.UsageError, as_json: bool) -> int:
+    from meshwright.errors import Diagnostic
+
+    command = error.ctx.command_path if error.ctx is not None else "meshwright"
+    found = Diagnostic("MW900", error.format_message(), hint=f"{command} --help lists what it takes")
+    return _report([found], as_json)
+
+
+def _fault(error: Exception, as_json: bool, debug: bool) -> int:
+    """A fault of the request (2), or one of ours (3)."""
+    from meshwright.errors import Diagnostic, InputError, MeshwrightError
+
+    if isinstance(error, MeshwrightError):
+        found = error.diagnostics if isinstance(error, InputError) else (Diagnostic("MW900", str(error)),)
+        return _report(found, as_json)
+    if debug:
+        import traceback
+
+        traceback.print_exception(error)
+    message = " ".join(f"{type(error).__name__}: {error}".split())
+    _say(
+        f"bug: {message}. This is our fault: please report the command and the output of the same command "
+        f"with --debug at {ISSUES}"
+    )
+    if as_json:
+        _print_json([Diagnostic("MW999", message, hint=f"report it at {ISSUES}")])
+    return 3
+
+
+def _report(found: Sequence[Any], as_json: bool) -> int:
+    if as_json:
+        _print_json(found)
+    else:
+        from meshwright.report.terminal.findings import findings_text
+
+        _say(findings_text(found))
+    return 2
+
+
+def _print_json(found: Sequence[Any]) -> None:
+    import json
+
+    from meshwright.report.error_json import error_object
+
+    print(json.dumps(error_object(found), indent=2))
+
+
+def _say(text: str) -> None:
+    """Narration goes to stderr; a closed stderr is no reason to fail."""
+    try:
+        print(text, file=sys.stderr)
+    except OSError:
+        return

@@ -1,0 +1,180 @@
+"""A request read whole: model, cluster, work and strategy from names, files and flags, all faults at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from meshwright.errors import Diagnostic, InputError, did_you_mean
+from meshwright.files import cluster_file, model_file, plan_file
+from meshwright.files.cluster_file import OVERRIDES, ClusterGiven
+from meshwright.files.plan_file import PlanGiven
+from meshwright.files.text import read_text
+from meshwright.files.work_given import WorkGiven, work_of
+from meshwright.files.yaml import load
+from meshwright.hardware.records import Cluster
+from meshwright.model.records import Model
+from meshwright.profiles.records import Profile
+from meshwright.report.records import Because
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+STRATEGY_FIELDS = tuple(f.name for f in dataclasses.fields(Strategy))
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked, read and complete except for the strategy: `strategy` holds only what was given."""
+
+    model: Model
+    model_as_given: str | dict[str, Any]
+    cluster: ClusterGiven
+    work: Work
+    profile: Profile
+    strategy: dict[str, Any]
+    derived: dict[str, Because] = field(default_factory=dict)
+    batches: tuple[int, ...] = ()
+
+    def works(self) -> tuple[Work, ...]:
+        """One work for each global batch to try."""
+        return tuple(replace(self.work, global_batch_size=b) for b in self.batches) or (self.work,)
+
+
+def read(
+    model: str | Path | Model,
+    cluster: str | Path | Cluster | None,
+    *,
+    work: Work | None = None,
+    seq_len: int | str | None = None,
+    global_batch_size: int | str | None = None,
+    tokens_per_step: int | str | None = None,
+    total_tokens: float | str | None = None,
+    precision: str | None = None,
+    options: Iterable[str] = (),
+    framework: str | None = None,
+    overrides: Mapping[str, float] | None = None,
+    strategy: Mapping[str, Any] | None = None,
+    batch_range: bool = False,
+) -> Request:
+    """The request that names, files and flags spell; flags win over a plan file.
+
+    Raises one InputError with every fault of every part. `batch_range` allows a range of global batches.
+    """
+    faults: list[Diagnostic] = []
+
+    def part(step: Callable[[], Read]) -> Read | None:
+        try:
+            return step()
+        except InputError as error:
+            faults.extend(error.diagnostics)
+            return None
+
+    figures = dict(overrides or {})
+    for name in [n for n in figures if n not in OVERRIDES]:
+        hint = did_you_mean(name, OVERRIDES) or f"known: {', '.join(OVERRIDES)}"
+        faults.append(Diagnostic("MW902", f"no cluster figure {name!r}", where="overrides", hint=hint))
+        del figures[name]
+    given = dict(strategy or {})
+    for name in [n for n in given if n not in STRATEGY_FIELDS]:
+        hint = did_you_mean(name, STRATEGY_FIELDS) or f"known: {', '.join(STRATEGY_FIELDS)}"
+        faults.append(Diagnostic("MW904", f"no strategy field {name!r}", where="strategy", hint=hint))
+        del given[name]
+    given = {k: v for k, v in given.items() if v is not None}
+
+    source = part(lambda: _model(model, figures, cluster if isinstance(cluster, str) else None))
+    plan = source if isinstance(source, PlanGiven) else None
+    machine: ClusterGiven | None
+    if plan is not None and (cluster is None or (isinstance(cluster, str) and not _is_path(cluster))):
+        machine = plan.cluster
+    else:
+        machine = (
+            part(lambda: _cluster(cluster, figures)) if cluster is not None or source is not None else None
+        )
+    stated = WorkGiven(
+        seq_len, global_batch_size, tokens_per_step, total_tokens, precision, tuple(options), batch_range
+    )
+    asked = part(lambda: work_of(stated, work, plan.work if plan is not None else {}))
+    named = framework or (plan.work.get("framework") if plan is not None else None)
+    profile = part(lambda: _profile(named, machine)) if machine is not None else None
+    if faults:
+        raise InputError(*dict.fromkeys(faults))
+    assert source is not None
+    assert machine is not None
+    assert asked is not None
+    assert profile is not None
+    if plan is not None:
+        shape, spelled, given = plan.model, plan.model_as_given, {**plan.strategy, **given}
+    else:
+        assert isinstance(source, tuple)
+        shape, spelled = source
+    derived = dict(asked.derived)
+    for name, value, because in machine.cluster.derived:
+        derived[f"cluster.{name}"] = Because(value, because)
+    return Request(shape, spelled, machine, asked.work, profile, given, derived, asked.batches)
+
+
+def _is_path(text: str) -> bool:
+    """Whether a name means a file: it ends like one or says so with a separator that leads somewhere."""
+    lowered = text.lower()
+    return lowered.endswith((".yaml", ".yml", ".json")) or ("/" in text and Path(text).exists())
+
+
+def _model(
+    model: str | Path | Model, figures: dict[str, float], on: str | None
+) -> tuple[Model, str | dict[str, Any]] | PlanGiven:
+    """A model with how it was spelled, or a whole plan."""
+    from meshwright.model import config_json, presets
+
+    if isinstance(model, Model):
+        return model, model_file.model_mapping(model)
+    if isinstance(model, str) and not _is_path(model):
+        found = presets.load(model)
+        return found, found.name
+    path = Path(model)
+    if path.is_dir() and (path / "config.json").is_file():
+        path = path / "config.json"
+    if path.suffix.lower() == ".json":
+        read_text(path)  # an empty, binary or huge file is named for what it is
+        found = config_json.read(path)
+        return found, model_file.model_mapping(found)
+    document = load(path)
+    if plan_file.is_plan(document):
+        inside = on if on is not None and not _is_path(on) else None
+        return plan_file.plan_of(document, figures, cluster=inside)
+    if "on" in document.data and "d_model" not in document.data:
+        raise InputError(
+            Diagnostic(
+                "MW807", f"{path} is a cluster file, and a model was expected", where=str(path),
+                hint=f"name a model and pass the file as --on {path}",
+            )
+        )  # fmt: skip
+    found = model_file.model_of(document)
+    return found, model_file.model_mapping(found)
+
+
+def _cluster(cluster: str | Path | Cluster | None, figures: dict[str, float]) -> ClusterGiven:
+    if cluster is None:
+        raise InputError(
+            Diagnostic(
+                "MW901", "no cluster was named", where="--on",
+                hint="add --on COUNTxCHIP, for example --on 64xh100; meshwright chips lists the chips",
+            )
+        )  # fmt: skip
+    if isinstance(cluster, Cluster):
+        return cluster_file.given_of(cluster)
+    if isinstance(cluster, str) and not _is_path(cluster):
+        return cluster_file.named(cluster, figures)
+    document = load(Path(cluster))
+    if plan_file.is_plan(document):
+        return plan_file.plan_of(document, figures).cluster
+    return cluster_file.cluster_of(document, (), figures)
+
+
+def _profile(framework: str | None, machine: ClusterGiven) -> Profile:
+    from meshwright.profiles import load as profiles
+
+    return profiles.load(framework, machine.cluster.chip, "")

@@ -1,0 +1,108 @@
+"""Text files in and out: what cannot be a plan is refused unparsed; writing never leaves half a file."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+from meshwright import units
+from meshwright.errors import Diagnostic, InputError
+
+LIMIT_BYTES = 4 * 2**20  # the largest config.json of a published model is below 1 MiB
+
+
+def fault(path: Path, code: str, message: str, *, line: int | None = None, hint: str = "") -> Diagnostic:
+    """A diagnostic that stands at `path` (and `line`, counted from 1)."""
+    where = str(path) if line is None else f"{path}:{line}"
+    return Diagnostic(code, message, where=where, hint=hint)
+
+
+def read_text(path: Path) -> str:
+    """The file as text; InputError where it is missing, a folder, empty, binary or far too large."""
+    try:
+        if path.is_dir():
+            raise InputError(
+                fault(path, "MW802", f"{path} is a folder, not a file", hint="name the file in it")
+            )
+        if path.exists() and not path.is_file():
+            raise InputError(fault(path, "MW802", f"{path} is not a regular file"))
+        size = path.stat().st_size
+        if size > LIMIT_BYTES:
+            raise InputError(
+                fault(
+                    path, "MW803",
+                    f"{path} has {units.bytes_text(size)}; a plan, cluster or model file has less than "
+                    f"{units.bytes_text(LIMIT_BYTES)}",
+                    hint="name the YAML or config.json, not weights or data",
+                )
+            )  # fmt: skip
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        raise InputError(fault(path, "MW801", f"no file {path}", hint=_neighbours(path))) from None
+    except OSError as error:
+        raise InputError(fault(path, "MW802", f"cannot read {path}: {error.strerror}")) from None
+    if not raw.strip():
+        raise InputError(fault(path, "MW805", f"{path} is empty"))
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            fault(
+                path,
+                "MW804",
+                f"{path} is not UTF-8 text: byte {error.start} is 0x{raw[error.start]:02x}",
+                line=line,
+            )
+        ) from None
+    if "\0" in text:
+        raise InputError(fault(path, "MW804", f"{path} is binary: it holds zero bytes"))
+    return text
+
+
+def _neighbours(path: Path) -> str:
+    """A hint with files of a close name in the same folder."""
+    from difflib import get_close_matches
+
+    try:
+        names = [p.name for p in path.parent.iterdir()]
+    except OSError:
+        return f"the folder {path.parent} does not exist" if not path.parent.exists() else ""
+    close = get_close_matches(path.name, names, n=2)
+    return f"did you mean {' or '.join(str(path.parent / c) for c in close)}?" if close else ""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` to `path` whole or not at all: to a temporary neighbour first, then renamed over it."""
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as out:
+            out.write(text)
+            out.flush()
+            os.fsync(out.fileno())
+        # mkstemp makes files private; a plan is as readable as any file the user creates.
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+        temporary = None
+    except OSError as error:
+        raise InputError(
+            fault(
+                path,
+                "MW808",
+                f"cannot write {path}: {error.strerror}",
+                hint="choose another -o FILE",
+            )
+        ) from None
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def _umask() -> int:
+    current = os.umask(0)
+    os.umask(current)
+    return current

@@ -1,0 +1,200 @@
+"""The work part of a request: lengths and batches as people write them, checked against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright import units
+from meshwright.errors import Diagnostic, InputError, did_you_mean
+from meshwright.report.records import Because
+from meshwright.work import PRECISIONS, Work
+
+MOST_BATCHES = 16  # of a range; powers of two reach 32,768 times the first
+
+
+@dataclass(frozen=True, slots=True)
+class WorkGiven:
+    """What flags or arguments say of the work; None is not said."""
+
+    seq_len: int | str | None = None
+    global_batch_size: int | str | None = None
+    tokens_per_step: int | str | None = None
+    total_tokens: float | str | None = None
+    precision: str | None = None
+    options: tuple[str, ...] = ()
+    batch_range: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkRead:
+    """The work, the batches of a range (empty without one), and what was derived."""
+
+    work: Work
+    batches: tuple[int, ...] = ()
+    derived: dict[str, Because] = field(default_factory=dict)
+
+
+def work_of(given: WorkGiven, base: Work | None, plan: Mapping[str, Any]) -> WorkRead:
+    """The work that `given` asks for over `base` (a record) or `plan` (a plan file's); all faults at once."""
+    faults: list[Diagnostic] = []
+    derived: dict[str, Because] = {}
+
+    def number(flag: str, parse: Callable[[Any], int], text: Any) -> int | None:
+        try:
+            value = parse(text)
+        except units.UnitError as error:
+            faults.append(Diagnostic("MW903", str(error), where=flag))
+            return None
+        if value < 1:
+            faults.append(Diagnostic("MW903", f"{flag} is {value}; it must be at least 1", where=flag))
+            return None
+        return value
+
+    start = base if base is not None else _from_plan(plan)
+    seq_len = start.seq_len if start is not None else None
+    batch = start.global_batch_size if start is not None else None
+    tokens = start.total_tokens if start is not None else None
+    precision = start.precision if start is not None else "bf16"
+    options = start.options if start is not None else frozenset()
+    batches: tuple[int, ...] = ()
+
+    if given.seq_len is not None:
+        seq_len = number("--seq-len", units.parse_length, given.seq_len)
+    elif seq_len is None:
+        faults.append(
+            Diagnostic("MW903", "the sequence length is missing", where="--seq-len", hint="add --seq-len 8k")
+        )
+    if given.total_tokens is not None:
+        tokens = number("--total-tokens", units.parse_count, given.total_tokens)
+    if given.precision is not None:
+        precision = given.precision  # type: ignore[assignment]
+    if precision not in PRECISIONS:
+        hint = did_you_mean(precision, PRECISIONS) or f"one of {', '.join(PRECISIONS)}"
+        faults.append(Diagnostic("MW903", f"unknown precision {precision!r}", where="--precision", hint=hint))
+
+    if given.global_batch_size is not None and given.tokens_per_step is not None:
+        faults.append(
+            Diagnostic(
+                "MW903", "both --global-batch and --tokens-per-step are given, and either decides the other",
+                where="--global-batch", hint="drop one of them",
+            )
+        )  # fmt: skip
+    elif given.global_batch_size is not None:
+        text = str(given.global_batch_size)
+        if ":" in text:
+            batches = _range(text, given, number, faults)
+            batch = batches[0] if batches else None
+        else:
+            batch = number("--global-batch", units.parse_length, given.global_batch_size)
+    elif given.tokens_per_step is not None:
+        found = _batch_of_tokens(given.tokens_per_step, seq_len, faults)
+        if found is not None:
+            batch, because = found
+            derived["global_batch_size"] = Because(batch, because)
+    elif batch is None:
+        faults.append(
+            Diagnostic(
+                "MW903", "the batch is missing", where="--global-batch",
+                hint="add --global-batch SEQUENCES or --tokens-per-step TOKENS",
+            )
+        )  # fmt: skip
+    if faults:
+        raise InputError(*faults)
+    named = frozenset(given.options) or options
+    return WorkRead(Work(seq_len, batch, precision, tokens, named), batches, derived)
+
+
+def _from_plan(plan: Mapping[str, Any]) -> Work | None:
+    if not plan:
+        return None
+    kept = {k: v for k, v in plan.items() if k != "framework"}
+    return Work(**(kept | {"options": frozenset(kept.get("options", ()))}))
+
+
+def _range(
+    text: str, given: WorkGiven, number: Callable[..., int | None], faults: list[Diagnostic]
+) -> tuple[int, ...]:
+    """The batches of `A:B`: A, 2 A, 4 A, ... and B."""
+    if not given.batch_range:
+        faults.append(
+            Diagnostic(
+                "MW903", f"--global-batch {text} is a range; only plan searches one", where="--global-batch",
+                hint="give one number",
+            )
+        )  # fmt: skip
+        return ()
+    ends = [number("--global-batch", units.parse_length, part) for part in text.split(":")]
+    if len(ends) != 2 or ends[0] is None or ends[1] is None:
+        if len(ends) != 2:
+            faults.append(
+                Diagnostic(
+                    "MW903",
+                    f"--global-batch {text} is not a range",
+                    where="--global-batch",
+                    hint="write 512:4096",
+                )
+            )
+        return ()
+    low, high = ends[0], ends[1]
+    if low > high:
+        faults.append(
+            Diagnostic("MW903", f"--global-batch {text} is empty: {low} > {high}", where="--global-batch")
+        )
+        return ()
+    tried = [low]
+    while tried[-1] * 2 <= high and len(tried) < MOST_BATCHES:
+        tried.append(tried[-1] * 2)
+    return tuple(tried if tried[-1] == high else [*tried, high])
+
+
+def _batch_of_tokens(
+    text: int | str, seq_len: int | None, faults: list[Diagnostic]
+) -> tuple[int, str] | None:
+    """Sequences a step and how they follow from tokens a step.
+
+    A step is a whole number of sequences, and sequences are lengths: `16M` of 8k sequences means 2,048 of
+    them, so k and M are 1024 and 1024^2 where that divides, else the powers of 1000 where those do.
+    """
+    readings: list[tuple[int, str]] = []
+    for parse, base in ((units.parse_length, "1024"), (units.parse_count, "1000")):
+        try:
+            readings.append((parse(text), base))
+        except units.UnitError:
+            continue
+    if not readings:
+        faults.append(
+            Diagnostic(
+                "MW903",
+                f"{text!r} is not a number of tokens",
+                where="--tokens-per-step",
+                hint="write 16M or 4194304",
+            )
+        )
+        return None
+    if seq_len is None:
+        return None
+    for tokens, base in readings:
+        if tokens >= seq_len and tokens % seq_len == 0:
+            batch = tokens // seq_len
+            spelled = (
+                f"{text} (powers of {base})"
+                if isinstance(text, str) and not text.isdigit()
+                else f"{tokens:,}"
+            )
+            return (
+                batch,
+                f"{spelled} = {tokens:,} tokens a step / {seq_len:,} a sequence = {batch:,} sequences",
+            )
+    tokens = readings[0][0]
+    below = max(1, tokens // seq_len)
+    faults.append(
+        Diagnostic(
+            "MW903",
+            f"{tokens:,} tokens a step are not whole sequences: "
+            f"{tokens:,} / {seq_len:,} = {tokens / seq_len:,.2f}",
+            where="--tokens-per-step", hint=f"nearest: --global-batch {below} or {below + 1}",
+        )
+    )  # fmt: skip
+    return None

@@ -1,0 +1,241 @@
+"""Results as plain JSON objects: no NumPy type, no NaN, the keys that docs/json.md lists."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from meshwright import __version__, units
+from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
+from meshwright.report.error_json import diagnostics_json
+
+if TYPE_CHECKING:
+    from meshwright.cost.terms import Term
+    from meshwright.hardware.records import Cluster
+    from meshwright.model.records import Model
+    from meshwright.report.records import Checked, Estimate, Plan
+    from meshwright.strategy.records import Strategy
+    from meshwright.work import Work
+
+GIB = 2.0**30
+
+
+def plain(value: Any) -> Any:
+    """`value` as JSON types: NumPy scalars and arrays unpacked, infinities and NaN as null."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, set | frozenset):
+        return sorted(plain(v) for v in value)
+    if hasattr(value, "tolist") and not isinstance(value, Iterable | int | float):
+        return plain(value.tolist())
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else None
+    if isinstance(value, int):
+        return int(value)
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    if isinstance(value, Iterable):
+        return [plain(v) for v in value]
+    return str(value)
+
+
+def envelope(
+    verb: str, model: Model | None = None, cluster: Cluster | None = None, work: Work | None = None
+) -> dict[str, Any]:
+    """The keys that every object starts with; null where a verb has no such thing."""
+    return {
+        "schema": f"meshwright.{verb}/1",
+        "version": __version__,
+        "model": None if model is None else model_json(model),
+        "cluster": None if cluster is None else cluster_json(cluster),
+        "work": None if work is None else work_json(work),
+    }
+
+
+def model_json(model: Model) -> dict[str, Any]:
+    """A model by name, size and depth."""
+    from meshwright.model import params
+
+    return {
+        "name": model.name,
+        "params_total": int(params.total_params(model)),
+        "params_active": int(params.active_params(model)),
+        "n_layers": model.n_layers,
+        "d_model": model.d_model,
+        "vocab": model.vocab,
+    }
+
+
+def cluster_json(cluster: Cluster) -> dict[str, Any]:
+    """A cluster with every figure the estimate used, per chip and direction."""
+    out = cluster.scale_out_bytes_s
+    return plain(
+        {
+            "name": cluster.name,
+            "chip": cluster.chip.name,
+            "n_chips": cluster.n_chips,
+            "scale_up_size": cluster.scale_up_size,
+            "scale_up_gbytes_s": cluster.scale_up_bytes_s / 1e9,
+            "scale_out_gbits_s": None if out is None else out * 8 / 1e9,
+            "oversubscription": cluster.oversubscription,
+            "usable_gib": cluster.usable_bytes / GIB,
+            "torus": list(cluster.torus),
+            "wraps": list(cluster.wraps),
+            "n_slices": cluster.n_slices,
+        }
+    )  # type: ignore[no-any-return]
+
+
+def work_json(work: Work) -> dict[str, Any]:
+    """What was asked."""
+    return plain(
+        {
+            "seq_len": work.seq_len,
+            "global_batch_size": work.global_batch_size,
+            "tokens_per_step": work.tokens_per_step,
+            "precision": work.precision,
+            "total_tokens": work.total_tokens,
+            "options": work.options,
+        }
+    )  # type: ignore[no-any-return]
+
+
+def strategy_json(strategy: Strategy, model: Model) -> dict[str, Any]:
+    """Every field of the strategy; `stages` are the decoder layers of each virtual stage in order."""
+    from meshwright.strategy import stages
+
+    named: dict[str, Any] = plain(strategy)
+    pp, vpp, listed = int(strategy.pp), int(strategy.vpp), strategy.layers_per_stage
+    # A strategy that is being checked may not lay out at all; its finding says why.
+    legal = listed is not None or stages.layout_fault(model, pp, vpp, None) is None
+    laid = listed or (stages.split(model, pp, vpp).layers_per_stage if legal else None)
+    named["stages"] = None if laid is None else list(laid)
+    return named
+
+
+def term_json(term: Term) -> dict[str, Any]:
+    """A tree of terms."""
+    return {
+        "name": term.name,
+        "value": plain(term.value),
+        "unit": term.unit,
+        "combine": term.combine,
+        "formula": term.formula,
+        "provenance": term.provenance,
+        "inputs": plain(term.inputs),
+        "children": [term_json(c) for c in term.children],
+    }
+
+
+def conventions(estimate: Estimate) -> dict[str, str]:
+    """What the figures mean, where people count differently."""
+    chip, precision = estimate.cluster.chip, estimate.work.precision
+    peak = units.flops_text(estimate.peak_flops)
+    return {
+        "mfu": f"model FLOPs over {peak}, the dense {precision} peak of {chip.name}",
+        "model_flops": "causal attention counted half, recompute not counted, output projection counted",
+        "memory": "GiB of 1024^3 bytes on the rank with the highest peak",
+        "time": "exposed seconds on the slowest rank",
+        "bandwidth": "one direction, per chip",
+    }
+
+
+def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
+    """One strategy with its estimate: the `plan` of an estimate, one of the `plans` of a plan."""
+    e = estimate.evaluation
+    by_category = {k: float(e.memory_bytes.get(k, 0.0)) / GIB for k in MEMORY_KEYS}
+    plan: dict[str, Any] = {
+        "strategy": strategy_json(estimate.strategy, estimate.model),
+        "derived": {k: {"value": plain(d.value), "because": d.because} for k, d in estimate.derived.items()},
+        "fits": estimate.fits,
+        "step_time_s": estimate.step_time_s,
+        "step_time_interval_s": None if estimate.interval_s is None else list(estimate.interval_s),
+        "tokens_per_s_per_chip": estimate.tokens_per_s_per_chip,
+        "model_tflops_per_chip": estimate.model_flops_per_s_per_chip / 1e12,
+        "mfu": estimate.mfu,
+        "hfu": estimate.hfu,
+        "conventions": conventions(estimate),
+        "profile": profile_name(estimate),
+        "memory": {
+            "peak_gib": float(e.peak_bytes) / GIB,
+            "capacity_gib": float(e.capacity_bytes) / GIB,
+            "by_category_gib": by_category,
+            "rank": {"stage": int(e.peak_stage)},
+        },
+        "time_s": {k: float(e.time_s.get(k, 0.0)) for k in TIME_KEYS},
+        "recompute_s": float(e.recompute_s),
+        "floor_time_s": float(e.floor_time_s),
+        "diagnostics": diagnostics_json(estimate.diagnostics),
+        "nearest": [plain(n) for n in estimate.nearest],
+        **run_json(estimate),
+    }
+    if terms:
+        plan["terms"] = None if e.terms is None else term_json(e.terms)
+    return plain(plan)  # type: ignore[no-any-return]
+
+
+def profile_name(estimate: Estimate) -> str:
+    """The efficiency profile: framework, generation and chip family."""
+    f = estimate.profile.framework
+    return f"{f.name}@{f.generation} on {estimate.profile.chip_family}"
+
+
+def run_json(estimate: Estimate) -> dict[str, Any]:
+    """Days, chip-hours, cost and energy of a whole run; nothing where its length is not known."""
+    run = estimate.run
+    if run is None:
+        return {}
+    return {
+        "steps": run.n_steps,
+        "days": run.days,
+        "chip_hours": run.chip_hours,
+        "price_per_chip_hour": run.price_per_chip_hour,
+        "cost_usd": run.cost_usd,
+        "energy_kwh": None if run.energy_j is None else run.energy_j / 3.6e6,
+        "energy_basis": None if run.tdp_w is None else f"chips alone at TDP, {run.tdp_w:g} W each",
+    }
+
+
+def estimate_object(estimate: Estimate, *, terms: bool = False, verb: str = "estimate") -> dict[str, Any]:
+    """The object of `estimate` and `explain`."""
+    head = envelope(verb, estimate.model, estimate.cluster, estimate.work)
+    return head | {"plan": plan_json(estimate, terms=terms)}
+
+
+def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
+    """The object of `plan`."""
+    body: dict[str, Any] = {
+        "searched": plan.searched,
+        "bounded": plan.bounded,
+        "feasible": plan.feasible,
+        "search_seconds": plan.search_seconds,
+        "rejected": plan.rejected,
+        "plans": [plan_json(p, terms=terms) for p in plan.plans],
+        "necessity": [
+            {"without": n.without, "step_time_s": n.step_time_s, "loss_percent": n.loss_percent}
+            for n in plan.necessity
+        ],
+        "why": list(plan.why),
+        "nearest": None if plan.nearest is None else {"plan": plan_json(plan.nearest), "needs": plan.needs},
+    }
+    if plan.best is not None:
+        body |= run_json(plan.best)
+    if plan.space is not None:
+        body["space"] = plan.space
+    return envelope("plan", plan.model, plan.cluster, plan.work) | plain(body)  # type: ignore[no-any-return]
+
+
+def check_object(checked: Checked) -> dict[str, Any]:
+    """The object of `check`."""
+    head = envelope("check", checked.model, checked.cluster, checked.work)
+    return head | {
+        "ok": checked.ok,
+        "strategy": strategy_json(checked.strategy, checked.model),
+        "diagnostics": diagnostics_json(checked.diagnostics),
+    }

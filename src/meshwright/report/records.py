@@ -1,0 +1,202 @@
+"""What a verb returns: an estimate, a plan, findings, each with all that a reader needs to judge it.
+
+The records hold other rooms' results untouched; quantities that people quote (tokens/s, MFU, chip-hours) are
+properties here, so that the terminal, the JSON and the plan file cannot disagree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshwright.cost.evaluation import Evaluation
+from meshwright.errors import Diagnostic
+from meshwright.hardware.records import Chip, Cluster
+from meshwright.model.records import Model
+from meshwright.profiles.records import Profile
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+if TYPE_CHECKING:
+    from meshwright.calibrate.nearest import Near
+    from meshwright.search.plan import Necessity
+
+SECONDS_PER_DAY = 86400.0
+
+
+def peak_flops(chip: Chip, precision: str) -> float:
+    """Dense peak (FLOP/s) of `precision` on `chip`; the 16-bit peak where the chip lacks the format."""
+    if precision in ("fp8", "mxfp8") and chip.fp8_flops:
+        return chip.fp8_flops
+    if precision == "nvfp4":
+        return chip.fp4_flops or chip.fp8_flops or chip.bf16_flops
+    return chip.bf16_flops
+
+
+@dataclass(frozen=True, slots=True)
+class Because:
+    """A value that was derived, and why it is what it is."""
+
+    value: Any
+    because: str
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a whole training run takes. `price_per_chip_hour` is None where nobody said it."""
+
+    total_tokens: float
+    n_steps: float
+    days: float
+    chip_hours: float
+    price_per_chip_hour: float | None
+    tdp_w: float | None
+
+    @property
+    def cost_usd(self) -> float | None:
+        """Chip-hours times the price of one."""
+        return None if self.price_per_chip_hour is None else self.chip_hours * self.price_per_chip_hour
+
+    @property
+    def energy_j(self) -> float | None:
+        """Energy (J) of the chips alone, each drawing its thermal design power the whole time."""
+        return None if self.tdp_w is None else self.chip_hours * 3600.0 * self.tdp_w
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """How model, cluster and framework were spelled, for the plan file."""
+
+    model: str | dict[str, Any]
+    cluster: str | dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """One strategy and what the cost model says of it."""
+
+    model: Model
+    cluster: Cluster
+    work: Work
+    strategy: Strategy
+    profile: Profile
+    evaluation: Evaluation
+    derived: dict[str, Because]
+    given: Given
+    diagnostics: tuple[Diagnostic, ...] = ()
+    nearest: tuple[Near, ...] = ()
+    interval_s: tuple[float, float] | None = None
+    price_per_chip_hour: float | None = None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the worst rank's peak is within what one process can allocate."""
+        return bool(self.evaluation.fits)
+
+    @property
+    def step_time_s(self) -> float:
+        """Seconds of one optimizer step on the slowest rank."""
+        return float(self.evaluation.step_time_s)
+
+    @property
+    def tokens_per_s_per_chip(self) -> float:
+        """Training throughput of one chip."""
+        return float(self.work.tokens_per_step) / self.step_time_s / self.cluster.n_chips
+
+    @property
+    def model_flops_per_s_per_chip(self) -> float:
+        """Model FLOP/s of one chip (recompute not counted, causal attention half)."""
+        return float(self.evaluation.model_flops) / self.step_time_s / self.cluster.n_chips
+
+    @property
+    def peak_flops(self) -> float:
+        """Dense peak (FLOP/s) of the stated precision that the MFU is a share of."""
+        return peak_flops(self.cluster.chip, self.work.precision)
+
+    @property
+    def mfu(self) -> float:
+        """Model FLOP/s over the dense peak of the stated precision, a fraction."""
+        return self.model_flops_per_s_per_chip / self.peak_flops
+
+    @property
+    def hfu(self) -> float:
+        """Hardware FLOP/s (recompute counted) over the same peak, a fraction."""
+        done = float(self.evaluation.hardware_flops) / self.step_time_s / self.cluster.n_chips
+        return done / self.peak_flops
+
+    @property
+    def run(self) -> Run | None:
+        """The whole run, where `total_tokens` says how long it is."""
+        tokens = self.work.total_tokens
+        if tokens is None:
+            return None
+        n_steps = tokens / float(self.work.tokens_per_step)
+        seconds = n_steps * self.step_time_s
+        return Run(
+            total_tokens=tokens,
+            n_steps=n_steps,
+            days=seconds / SECONDS_PER_DAY,
+            chip_hours=seconds / 3600.0 * self.cluster.n_chips,
+            price_per_chip_hour=self.price_per_chip_hour,
+            tdp_w=self.cluster.chip.tdp_w,
+        )
+
+    def json(self, *, terms: bool = False) -> dict[str, Any]:
+        """The object that `meshwright estimate --json` prints (see docs/json.md)."""
+        from meshwright.report import as_json
+
+        return as_json.estimate_object(self, terms=terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a search found, best first; `plans` is empty when nothing fits."""
+
+    model: Model
+    cluster: Cluster
+    work: Work
+    profile: Profile
+    plans: tuple[Estimate, ...]
+    searched: int
+    feasible: int
+    rejected: dict[str, int]
+    bounded: dict[str, int]
+    search_seconds: float
+    necessity: tuple[Necessity, ...]
+    why: tuple[str, ...]
+    nearest: Estimate | None = None
+    needs: str = ""
+    space: dict[str, tuple[Any, ...]] | None = None
+
+    @property
+    def best(self) -> Estimate | None:
+        """The fastest plan that fits."""
+        return self.plans[0] if self.plans else None
+
+    def json(self, *, terms: bool = False) -> dict[str, Any]:
+        """The object that `meshwright plan --json` prints (see docs/json.md)."""
+        from meshwright.report import as_json
+
+        return as_json.plan_object(self, terms=terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A plan and everything the checks found in it."""
+
+    model: Model
+    cluster: Cluster
+    work: Work
+    strategy: Strategy
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether no finding is an error."""
+        return all(d.severity != "error" for d in self.diagnostics)
+
+    def json(self) -> dict[str, Any]:
+        """The object that `meshwright check --json` prints (see docs/json.md)."""
+        from meshwright.report import as_json
+
+        return as_json.check_object(self)
