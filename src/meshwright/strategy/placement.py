@@ -1,0 +1,259 @@
+"""Placement: where the ranks of each group lie on the machine's network levels.
+
+Ranks are numbered with the first axis of `Strategy.placement` fastest, so a group of degree d whose inner
+axes multiply to t holds the ranks r, r + t, ..., r + (d - 1) t. Domains are blocks of consecutive ranks. One
+pure function turns that into what collectives need, for one strategy or for arrays of degrees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from meshwright.errors import Diagnostic, InputError, did_you_mean
+from meshwright.hardware.records import Cluster, LinkKind
+from meshwright.strategy.records import Num, Strategy
+
+AXES = ("tp", "cp", "dp", "pp")
+Pieces = tuple[tuple[Any, Any], ...]  # (stride, degree), innermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One group of ranks on the machine: how many share a fast domain, and what reaches whom how fast.
+
+    Numbers are plain or arrays that broadcast over the strategies. Bandwidths are one way, per rank, the
+    links that this group can use together; latencies are seconds.
+    """
+
+    degree: Any  # ranks of the group
+    local: Any  # of them in one fast domain
+    remote: Any  # domains the group reaches, degree / local
+    local_bytes_s: Any  # for gathers and reductions inside the domain
+    exchange_bytes_s: Any  # for all-to-all inside the domain: on a torus messages pass through others
+    direct_bytes_s: Any  # between neighbours of the group inside the domain
+    local_latency_s: Any  # of one hop
+    hops: Any  # that a gather inside the domain takes one after another (1 behind a switch or on a mesh)
+    remote_bytes_s: Any
+    remote_latency_s: Any
+    link_kind: LinkKind = "nvlink"
+    in_switch_reduction: bool = False
+
+
+def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
+    """The groups of `strategy` on `cluster`: tp, cp, dp, pp, ep, etp, edp, data, shard, replica.
+
+    `edp` are the copies of one expert (dp cp tp / (ep etp)), `data` is dp x cp, `shard` the inner
+    `zero_group` ranks of it and `replica` the rest. Experts lie etp, ep, edp from the inside, in place of
+    the attention axes of one stage. Degrees may be arrays; assumes a legal strategy (products that fit).
+
+    **Assumes** for axes inside which pp is placed, that an expert axis begins inside or outside pp, not
+    across; and on a torus, that the ranks fill its axes in the order given.
+
+    >>> from meshwright.hardware.cluster import parse
+    >>> s = spans(parse("64xh100"), Strategy(dp=4, tp=4, pp=4))
+    >>> [(n, int(s[n].degree), int(s[n].local), int(s[n].remote)) for n in ("tp", "dp", "pp")]
+    [('tp', 4, 4, 1), ('dp', 4, 2, 2), ('pp', 4, 1, 4)]
+    """
+    return {name: _span(cluster, pieces) for name, pieces in groups(strategy).items()}
+
+
+def groups(strategy: Strategy) -> dict[str, Pieces]:
+    """Every group as (stride, degree) pieces, innermost first; a group of two axes has two pieces."""
+    order = _order(strategy.placement)
+    degrees = {axis: _whole(getattr(strategy, axis)) for axis in AXES}
+    strides: dict[str, Any] = {}
+    stride: Any = 1
+    for axis in order:
+        strides[axis] = stride
+        stride = stride * degrees[axis]
+    attention = {axis: ((strides[axis], degrees[axis]),) for axis in AXES}
+    data = tuple((strides[axis], degrees[axis]) for axis in order if axis in ("dp", "cp"))
+    shard, replica = _split(data, _whole(strategy.zero_group))
+    return {
+        **attention,
+        **_experts(strategy, order, degrees),
+        "data": data,
+        "shard": shard,
+        "replica": replica,
+    }
+
+
+def ranks(cluster: Cluster, strategy: Strategy) -> list[dict[str, int]]:
+    """One row a rank: its coordinate on every axis and its fast domain (plain degrees only).
+
+    >>> from meshwright.hardware.cluster import parse
+    >>> ranks(parse("16xh100"), Strategy(dp=2, tp=8))[9]
+    {'rank': 9, 'domain': 1, 'tp': 1, 'cp': 0, 'dp': 1, 'pp': 0, 'etp': 0, 'ep': 0, 'edp': 9}
+    """
+    named = {name: pieces for name, pieces in groups(strategy).items() if len(pieces) == 1}
+    axes = ("tp", "cp", "dp", "pp", "etp", "ep", "edp")
+    rows = []
+    for rank in range(cluster.n_chips):
+        row = {"rank": rank, "domain": rank // cluster.scale_up_size}
+        for axis in axes:
+            ((stride, degree),) = named[axis]
+            row[axis] = rank // int(stride) % int(degree)
+        rows.append(row)
+    return rows
+
+
+def members(cluster: Cluster, strategy: Strategy, group: str, rank: int) -> tuple[int, ...]:
+    """Ranks of the group named `group` that `rank` belongs to, in order (plain degrees only).
+
+    >>> from meshwright.hardware.cluster import parse
+    >>> members(parse("16xh100"), Strategy(dp=2, tp=8), "dp", 3)
+    (3, 11)
+    """
+    known = groups(strategy)
+    if group not in known:
+        hint = did_you_mean(group, tuple(known)) or f"known: {', '.join(known)}"
+        raise InputError(Diagnostic("group-unknown", f"{group!r} is not a group of ranks", hint=hint))
+    if not 0 <= rank < cluster.n_chips:
+        message = f"rank {rank} is outside 0 to {cluster.n_chips - 1}"
+        raise InputError(Diagnostic("rank-unknown", message, hint="ranks count from 0"))
+    found = [rank]
+    for stride, degree in known[group]:
+        s, d = int(stride), int(degree)
+        found = [r + (i - r // s % d) * s for r in found for i in range(d)]
+    return tuple(sorted(found))
+
+
+def _order(placement: Iterable[str]) -> tuple[str, ...]:
+    """The four axes from the inside out; wrong, doubled or forgotten names are told all at once."""
+    order = tuple(placement)
+    faults = [
+        Diagnostic("placement", f"{axis!r} is not an axis", where="strategy.placement", hint=f"axes: {AXES}")
+        for axis in order
+        if axis not in AXES
+    ]
+    for axis in AXES:
+        if order.count(axis) != 1:
+            message = f"placement {','.join(order)} names {axis} {order.count(axis)} times"
+            faults.append(
+                Diagnostic("placement", message, where="strategy.placement", hint="tp,cp,dp,pp in any order")
+            )
+    if faults:
+        raise InputError(*faults)
+    return order
+
+
+def _whole(degree: Num) -> Any:
+    return np.asarray(np.rint(degree), dtype=np.int64)
+
+
+def _split(pieces: Pieces, size: Any) -> tuple[Pieces, Pieces]:
+    """The inner `size` ranks of a group, and the group of what remains."""
+    inner: list[tuple[Any, Any]] = []
+    outer: list[tuple[Any, Any]] = []
+    left = size
+    for stride, degree in pieces:
+        take = np.gcd(left, degree)
+        inner.append((stride, take))
+        outer.append((stride * take, degree // take))
+        left = np.maximum(left // take, 1)
+    return tuple(inner), tuple(outer)
+
+
+def _experts(strategy: Strategy, order: tuple[str, ...], degrees: dict[str, Any]) -> dict[str, Pieces]:
+    """etp, ep, edp over the ranks of one stage; where pp lies among them, outer ones stride over it."""
+    etp, ep = _whole(strategy.etp), _whole(strategy.ep)
+    stage = degrees["tp"] * degrees["cp"] * degrees["dp"]
+    inside: Any = 1
+    for axis in order[: order.index("pp")]:
+        inside = inside * degrees[axis]
+    found: dict[str, Pieces] = {}
+    stride: Any = np.asarray(1)
+    for name, degree in (("etp", etp), ("ep", ep), ("edp", np.maximum(stage // (ep * etp), 1))):
+        placed = np.where((stride >= inside) & (inside < stage), stride * degrees["pp"], stride)
+        found[name] = ((placed, degree),)
+        stride = stride * degree
+    return found
+
+
+def _local(stride: Any, degree: Any, domain: int) -> Any:
+    """Ranks of a group in one domain, the fewest that any of its groups has there.
+
+    gcd(domain / t, d): a group that does not fill whole domains straddles a border somewhere, and a ring
+    over it is as slow as the border, which is what counting the smaller share says.
+    """
+    return np.gcd(np.maximum(domain // stride, 1), degree)
+
+
+def _span(cluster: Cluster, pieces: Pieces) -> Span:
+    chip = cluster.chip
+    degree: Any = 1
+    local: Any = 1
+    near: list[tuple[Any, Any]] = []
+    for stride, count in pieces:
+        here = _local(stride, count, cluster.scale_up_size)
+        near.append((stride, here))
+        degree, local = degree * count, local * here
+    if cluster.torus:
+        gather, exchange, direct, hops = _torus_rates(cluster, near, local)
+    elif chip.fabric == "mesh":
+        # Every peer has its own link, and a group of g reaches g - 1 of them: 2 of 8 GPUs share one link.
+        gather = exchange = np.maximum(local - 1, 1) * cluster.link_bytes_s
+        direct, hops = np.full(np.shape(local), cluster.link_bytes_s)[()], np.ones(np.shape(local))[()]
+    else:
+        gather = exchange = direct = np.full(np.shape(local), cluster.scale_up_bytes_s)[()]
+        hops = np.ones(np.shape(local))[()]
+    network = np.inf if cluster.scale_out_bytes_s is None else cluster.scale_out_bytes_s
+    return Span(
+        degree=degree,
+        local=local,
+        remote=degree // local,
+        local_bytes_s=gather,
+        exchange_bytes_s=exchange,
+        direct_bytes_s=direct,
+        local_latency_s=chip.scale_up_latency_s,
+        hops=hops,
+        remote_bytes_s=network,
+        remote_latency_s=chip.scale_out_latency_s,
+        link_kind=chip.link_kind,
+        in_switch_reduction=chip.in_switch_reduction,
+    )
+
+
+def _torus_rates(cluster: Cluster, pieces: list[tuple[Any, Any]], local: Any) -> tuple[Any, Any, Any, Any]:
+    """Gather, all-to-all and neighbour bandwidth and the hops of a group inside a slice.
+
+    Along a torus axis of n chips a group has m members every t chips. Its members' links are shared with
+    the t - 1 groups between them, so a gather gets W/t, twice that both ways round if m t = n and the axis
+    closes; several axes add up. All-to-all passes m/4 neighbours on average (a line: m/2 each way), so
+    with s bytes a rank an axis takes s t m / (8 W), without a wrap s t m / (4 W); the slowest axis binds.
+
+    **Source**: jax-ml/scaling-book, sharding (one axis both ways 2W, all-to-all a fourth of a gather).
+    """
+    link = cluster.link_bytes_s
+    gather: Any = 0.0
+    direct: Any = 0.0
+    longest: Any = 0.0  # seconds of an all-to-all of one byte a rank, times the link's bandwidth
+    hops: Any = 0.0
+    before = 1
+    for length, closes in zip(cluster.torus, cluster.wraps, strict=True):
+        for stride, degree in pieces:
+            first = np.maximum(stride, before)
+            last = np.minimum(stride * degree, before * length)
+            on_axis = np.maximum(last / first, 1.0)
+            gap = np.maximum(stride / before, 1.0)
+            used = on_axis > 1
+            ring = np.where(closes & (on_axis * gap >= length) & (length > 2), 2.0, 1.0)
+            gather = gather + np.where(used, ring * link / gap, 0.0)
+            direct = np.where(used & (direct == 0), link / gap, direct)
+            longest = np.maximum(longest, np.where(used, on_axis * gap / (4 * ring), 0.0))
+            steps = np.where(ring > 1, np.ceil(on_axis / 2), on_axis - 1) * gap
+            hops = hops + np.where(used, steps, 0.0)
+        before *= length
+    share = (local - 1) / local
+    exchange = np.where(longest > 0, share * link / np.where(longest > 0, longest, 1.0), link)
+    alone = gather == 0
+    return (
+        np.where(alone, link, gather)[()],
+        exchange[()],
+        np.where(alone, link, direct)[()],
+        np.maximum(hops, 1.0)[()],
+    )
