@@ -174,9 +174,7 @@ def active_params(model: Model, *, embedding: bool = True) -> int:
 
     Without `embedding`, both vocabulary matrices are left out (positions, norms and biases stay).
     """
-    idle = sum(
-        model.count(kind) * _idle_experts(block, model) for kind, block in enumerate(model.blocks)
-    )
+    idle = sum(model.count(kind) * _idle_experts(block, model) for kind, block in enumerate(model.blocks))
     matrices = 0 if embedding else model.vocab * model.d_model * (1 if model.tied_embeddings else 2)
     return total_params(model) - idle - matrices
 

@@ -26,7 +26,7 @@ _TUNED = re.compile(r"[-_ ](instruct|chat|base|it|hf|fp8|bf16|nvfp4|thinking)$",
 
 @dataclass(frozen=True, slots=True)
 class PresetFigures:
-    """What is published of a preset, beside what its shape counts to (parameters; None where not published)."""
+    """What is published of a preset beside what its shape counts to, in parameters; None: not published."""
 
     name: str
     family: str

@@ -5,8 +5,12 @@ Records only hold shapes; parameter counts are in `params`, costs in `cost.layer
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
+
+QkNorm = Literal["none", "head", "full"]
+KvFrom = Literal["own", "shared", "below"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +28,12 @@ class Attention:
     window: int | None = None  # tokens each query sees; None is the whole causal prefix
     bias_qkv: bool = False
     bias_out: bool = False
-    qk_norm: Literal["none", "head", "full"] = "none"  # norm over each head, or over all heads at once
+    qk_norm: QkNorm = "none"  # norm over each head, or over all heads at once
     output_gate: bool = False
     sinks: bool = False  # one learned logit a head
     v_head_dim: int | None = None  # width of a value head; None is head_dim
     chunked: bool = False  # `window` cuts the text into chunks (Llama-4) instead of sliding over it
-    kv_from: Literal["own", "shared", "below"] = "own"
+    kv_from: KvFrom = "own"
     d_in: int | None = None  # width of the input; None is d_model (Zamba2: hidden and embedding, twice that)
     q_lora_rank: int | None = None  # queries through a normed factor of this width (Step-3, DeepSeek-V4)
     o_groups: int = 0  # grouped low-rank output (DeepSeek-V4): heads in o_groups, each to o_lora_rank
@@ -197,3 +201,14 @@ class Model:
         """The same model cut or extended to `n_layers`, repeating its pattern."""
         pattern = tuple(self.pattern[i % len(self.pattern)] for i in range(n_layers))
         return replace(self, pattern=pattern, shared_at=tuple(i for i in self.shared_at if i < n_layers))
+
+
+def distinct(layers: Iterable[Block]) -> tuple[tuple[Block, ...], tuple[int, ...]]:
+    """The distinct kinds among `layers` in order of appearance, and which one each layer is.
+
+    >>> distinct([Block(None, Mlp(4)), Block(None, Mlp(8)), Block(None, Mlp(4))])[1]
+    (0, 1, 0)
+    """
+    kinds: dict[Block, int] = {}
+    pattern = tuple(kinds.setdefault(block, len(kinds)) for block in layers)
+    return tuple(kinds), pattern

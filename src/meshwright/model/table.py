@@ -10,6 +10,7 @@ from meshwright.model.patterns import fill, local_layers, written_out
 from meshwright.model.records import (
     Attention,
     Block,
+    KvFrom,
     LatentAttention,
     LinearAttention,
     Mamba1,
@@ -18,7 +19,9 @@ from meshwright.model.records import (
     Mlp,
     Model,
     Moe,
+    QkNorm,
     ShortConv,
+    distinct,
 )
 
 Row = Mapping[str, str]
@@ -39,15 +42,12 @@ class _Layer:
 
 def model_from_row(row: Row, traits: Traits) -> Model:
     """The model that `row` of `models.csv` and `traits` of `structures.json` describe."""
-    blocks: dict[Block, int] = {}
-    pattern = tuple(
-        blocks.setdefault(_block(layer, row, traits), len(blocks)) for layer in _layers(row, traits)
-    )
+    blocks, pattern = distinct(_block(layer, row, traits) for layer in _layers(row, traits))
     return Model(
         name=row["name"],
         d_model=_number(row, "hidden"),
         vocab=_number(row, "vocab"),
-        blocks=tuple(blocks),
+        blocks=blocks,
         pattern=pattern,
         tied_embeddings=row["tied_embeddings"] == "1",
         norm="layernorm" if row["norm"] == "layernorm" else "rmsnorm",
@@ -138,8 +138,10 @@ def _mixer(layer: _Layer, row: Row, traits: Traits) -> Mixer | None:
 
 def _attention(layer: _Layer, row: Row, traits: Traits) -> Attention:
     far = bool(row["global_kv_heads"]) and not layer.local
-    kv = "below" if layer.kv_below else "shared" if traits.get("kv_shared") else "own"
-    qk_norm = traits.get("qk_norm", "head") if row["qk_norm"] == "1" else "none"
+    kv: KvFrom = "below" if layer.kv_below else "shared" if traits.get("kv_shared") else "own"
+    if far:
+        kv = traits.get("global_kv", kv)
+    qk_norm: QkNorm = traits.get("qk_norm", "head") if row["qk_norm"] == "1" else "none"
     sinks = traits.get("sinks", "none")
     # An indexer of a compressed cache stands only where the cache is fine enough to choose from.
     indexed = layer.index == "F" and (not traits.get("compress") or layer.compress == min(traits["compress"]))
@@ -155,7 +157,7 @@ def _attention(layer: _Layer, row: Row, traits: Traits) -> Attention:
         sinks=sinks == "all" or (sinks == "local" and layer.local),
         v_head_dim=_number(row, "v_head_dim") or None,
         chunked="chunked" in row["attn_kind"] and layer.local,
-        kv_from=traits.get("global_kv", kv) if far else kv,  # type: ignore[arg-type]
+        kv_from=kv,
         q_lora_rank=_number(row, "q_lora_rank") or None,
         o_groups=traits.get("o_groups", 0),
         o_lora_rank=traits.get("o_lora_rank", 0),

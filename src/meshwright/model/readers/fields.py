@@ -1,0 +1,162 @@
+"""Typed, bounded look-ups in a configuration that note every fault instead of stopping at the first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from meshwright.errors import Diagnostic, did_you_mean
+from meshwright.model.records import Block, Model, distinct
+
+# The most that is read as each kind of size: about ten times the largest published model of 2026.
+MOST_WIDTH = 1 << 20
+MOST_LAYERS = 10_000
+MOST_HEADS = 1 << 14
+MOST_VOCAB = 1 << 24
+MOST_EXPERTS = 1 << 14
+MOST_POSITIONS = 1 << 30
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The keys of one configuration, the place it came from, and the faults found so far."""
+
+    values: Mapping[str, Any]
+    where: str
+    faults: list[Diagnostic] = field(default_factory=list)
+    faulty: set[str] = field(default_factory=set)
+
+    def fault(self, code: str, message: str, *keys: str, hint: str = "") -> None:
+        """Note a fault of `keys`; rules that rest on them are not judged any more."""
+        where = f"{self.where}: {', '.join(keys)}" if keys else self.where
+        self.faults.append(Diagnostic(code, message, where=where, hint=hint))
+        self.faulty.update(keys)
+
+    def rule(self, holds: bool, message: str, *keys: str, hint: str = "") -> None:
+        """A relation between `keys` that must hold, judged only where each of them could be read."""
+        if not holds and not self.faulty.intersection(keys):
+            self.fault("config-contradiction", message, *keys, hint=hint)
+
+    def integer(self, *keys: str, most: int, least: int = 1, default: int | None = None) -> int:
+        """A whole number from `least` to `most` under the first of `keys` present; null counts as absent.
+
+        Without `default` it must be there. After a fault `least` stands in, so that reading can go on.
+        """
+        if self.faulty.intersection(keys):
+            return least  # told already, by an earlier look
+        key = next((k for k in keys if self.values.get(k) is not None), None)
+        if key is None:
+            if default is not None:
+                return default
+            self._missing(keys)
+            return least
+        value = self.values[key]
+        if isinstance(value, bool) or not isinstance(value, int):
+            self.fault(
+                "config-type",
+                f"{key} = {shown(value)} is {_kind(value)}, not a whole number",
+                key,
+                hint=f"write {key} as a number from {least} to {most}",
+            )
+            return least
+        if not least <= value <= most:
+            bound = f"below {least}" if value < least else f"above {most}, the most that is read"
+            self.fault("config-range", f"{key} = {shown(value)} is {bound}", key)
+            return least
+        return value
+
+    def optional(self, key: str, *, most: int, absent: int | None = None) -> int | None:
+        """A whole number, or None where the key says null; `absent` where the key is not there."""
+        if key not in self.values:
+            return absent
+        return None if self.values[key] is None else self.integer(key, most=most)
+
+    def flag(self, key: str, *, default: bool) -> bool:
+        """True or false; `default` where absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        if not isinstance(value, bool):
+            self.fault("config-type", f"{key} = {shown(value)} is {_kind(value)}, not true or false", key)
+            return default
+        return value
+
+    def unsupported(self, holds: bool, key: str, why: str) -> None:
+        """A setting that can be read but asks for a structure that is not modelled."""
+        if holds and key not in self.faulty:
+            self.fault("config-unsupported", f"{key} = {shown(self.values.get(key))}: {why}", key)
+
+    def words(self, key: str, allowed: tuple[str, ...], length: int) -> list[str] | None:
+        """A list with one of the `allowed` words for each of `length` layers; None where absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple):
+            self.fault("config-type", f"{key} = {shown(value)} is {_kind(value)}, not a list", key)
+            return None
+        odd = sorted({shown(w) for w in value if not (isinstance(w, str) and w in allowed)})
+        if odd:
+            self.fault(
+                "config-word",
+                f"{key} has {', '.join(odd[:5])}{' ...' if len(odd) > 5 else ''}",
+                key,
+                hint=f"known: {', '.join(allowed)}",
+            )
+        self.rule(
+            len(value) == length,
+            f"{key} lists {len(value)} layers, num_hidden_layers says {length}",
+            key,
+            "num_hidden_layers",
+        )
+        return None if key in self.faulty else list(value)
+
+    def indices(self, key: str, length: int) -> frozenset[int]:
+        """A list of layer numbers below `length`; empty where absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            return frozenset()
+        fine = isinstance(value, list | tuple) and all(
+            isinstance(i, int) and not isinstance(i, bool) and 0 <= i < length for i in value
+        )
+        if not fine:
+            if "num_hidden_layers" not in self.faulty:
+                self.fault(
+                    "config-type", f"{key} = {shown(value)} is not a list of layers 0 to {length - 1}", key
+                )
+            return frozenset()
+        return frozenset(value)
+
+    def _missing(self, keys: tuple[str, ...]) -> None:
+        near = did_you_mean(keys[0], [k for k in self.values if isinstance(k, str)], n=1)
+        spelled = " or ".join(keys)
+        self.fault("config-missing", f"{spelled} is missing", *keys, hint=near or f"add {keys[0]}")
+
+
+def model_of(layers: list[Block], **rest: Any) -> Model:
+    """A model of these layers in order, its other fields given by name."""
+    blocks, pattern = distinct(layers)
+    return Model(blocks=blocks, pattern=pattern, **rest)
+
+
+def shown(value: object) -> str:
+    """`value` as a message shows it: short whatever it is.
+
+    >>> shown("8"), shown(10**30)
+    ("'8'", 'about 2^99')
+    """
+    if isinstance(value, int) and abs(value) >= 10**20:
+        return f"about {'-' if value < 0 else ''}2^{abs(value).bit_length() - 1}"
+    if isinstance(value, list | tuple | dict) and len(value) > 8:
+        return f"{_kind(value)} of {len(value)} entries"
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"{_kind(value)} that cannot be printed"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _kind(value: object) -> str:
+    names = {bool: "true or false", str: "text", float: "a decimal number", list: "a list", dict: "an object"}
+    return names.get(type(value), f"of type {type(value).__name__}")
