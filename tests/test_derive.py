@@ -1,0 +1,128 @@
+"""Deriving what is left out: defaults with reasons, nothing given is changed, all faults at once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given as draw
+from hypothesis import settings
+from hypothesis import strategies as st
+
+from meshwright.errors import InputError
+from meshwright.hardware.records import Chip, Cluster
+from meshwright.model.records import Attention, Block, Mlp, Model, Moe
+from meshwright.profiles.records import Framework, Profile
+from meshwright.search.derive import complete
+from meshwright.work import Work
+
+
+def toy_chip(**changes) -> Chip:
+    values: dict[str, object] = {
+        "name": "Toy", "vendor": "NVIDIA", "family": "toy", "hbm_bytes": 80e9, "usable_bytes": 78e9,
+        "hbm_bytes_s": 3e12, "bf16_flops": 1e15, "fp8_flops": None, "fp4_flops": None, "fabric": "switched",
+        "scale_up_size": 8, "scale_up_bytes_s": 4.5e11, "links": 0, "link_bytes_s": 0.0,
+        "scale_out_bytes_s": 5e10, "chips_per_node": 8, "scale_up_latency_s": 1e-6,
+        "scale_out_latency_s": 5e-6, "compute_units": 100, "tdp_w": None, "year": 2022, "aliases": (),
+        "source": "test",
+    }  # fmt: skip
+    return Chip(**(values | changes))
+
+
+def toy_cluster(n: int, size: int = 8) -> Cluster:
+    chip = toy_chip()
+    return Cluster(f"{n}xtoy", chip, n, min(size, n), 4.5e11, 5e10, chip.usable_bytes)
+
+
+FRAMEWORK = Framework(
+    name="toy-core", generation="1", default_zero=1, default_recompute="selective", default_sp=True,
+    default_dispatcher="all-to-all", flash_attention=True, weight_bytes=2, grad_bytes=4, grad_sent_bytes=4,
+    optimizer_bytes=12, step_bytes=0, reshards=True, regathers_input=True, context_gib=1.0,
+    usual_recompute=("none", "full"), source="test",
+)  # fmt: skip
+PROFILE = Profile(FRAMEWORK, "toy", {})
+HEADS = Attention(n_heads=16, n_kv_heads=4, head_dim=64)
+DENSE = Model("toy", 1024, 32000, (Block(HEADS, Mlp(4096)),), (0,) * 12)
+SPARSE = Model("toy-moe", 1024, 32000, (Block(HEADS, Moe(8, 2, 512)),), (0,) * 12)
+WORK = Work(4096, 64)
+
+
+def test_defaults_and_reasons():
+    done = complete(DENSE, toy_cluster(64), WORK, {"tp": 4, "pp": 2}, PROFILE)
+    s = done.strategy
+    assert (s.dp, s.tp, s.pp, s.cp, s.vpp, s.ep, s.etp, s.microbatch_size) == (8, 4, 2, 1, 1, 1, 1, 1)
+    assert (s.sp, s.schedule, s.zero, s.zero_group) == (True, "1f1b", 1, 8)
+    assert s.recompute == "selective:core_attn"
+    assert "64 chips / (tp 4 x pp 2 x cp 1)" in done.derived["dp"].because
+    assert {"tp", "pp"}.isdisjoint(done.derived)
+    assert all(getattr(s, name) == d.value for name, d in done.derived.items())
+
+
+def test_interleaved_when_vpp():
+    done = complete(DENSE, toy_cluster(8), WORK, {"pp": 2, "vpp": 3}, PROFILE)
+    assert done.strategy.schedule == "interleaved-1f1b"
+
+
+def test_layers_per_stage_sets_the_chunks():
+    done = complete(DENSE, toy_cluster(8), WORK, {"pp": 2, "layers_per_stage": [3, 3, 3, 3]}, PROFILE)
+    assert (done.strategy.vpp, done.strategy.layers_per_stage) == (2, (3, 3, 3, 3))
+
+
+@pytest.mark.parametrize(("word", "group"), [("all", 32), ("domain", 4), (16, 16), ("node", 4)])
+def test_zero_group_words(word, group):
+    given = {"tp": 2, "zero": 3, "zero_group": word}
+    assert complete(DENSE, toy_cluster(64), WORK, given, PROFILE).strategy.zero_group == group
+
+
+def test_options_choose_dispatcher_and_optimizer():
+    work = Work(4096, 64, options=frozenset({"deep-ep", "bf16-optimizer"}))
+    s = complete(SPARSE, toy_cluster(8), work, {"ep": 8}, PROFILE).strategy
+    assert (s.dispatcher, s.optimizer) == ("deep-ep", "adamw-bf16")
+
+
+GIVEN = st.fixed_dictionaries(
+    {},
+    optional={
+        "tp": st.sampled_from([1, 2, 4, 8]), "pp": st.sampled_from([1, 2, 4]), "cp": st.sampled_from([1, 2]),
+        "sp": st.booleans(), "zero": st.integers(0, 3), "recompute": st.sampled_from(["none", "full"]),
+        "microbatch_size": st.sampled_from([1, 2]), "cp_method": st.sampled_from(["ring", "all-to-all"]),
+    },
+)  # fmt: skip
+
+
+@draw(GIVEN)
+@settings(max_examples=100, deadline=None)
+def test_given_values_stay(given):
+    try:
+        done = complete(DENSE, toy_cluster(64), WORK, given, PROFILE)
+    except InputError:
+        return
+    for name, value in given.items():
+        assert getattr(done.strategy, name) == value
+        assert name not in done.derived
+    s = done.strategy
+    assert s.dp * s.tp * s.pp * s.cp == 64
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tp": 4, "pp": 3}, ["tp 4 x pp 3 x cp 1 = 12 does not divide the 64 chips", "64 / 12 = 5.333"]),
+        ({"dp": 8, "tp": 4, "pp": 3}, ["dp 8 x tp 4 x pp 3 x cp 1 = 96, but the cluster has 64", "5.333"]),
+        ({"tp": 32}, ["16 heads, and 16 / tp 32 = 0.5"]),
+        ({"tpp": 4}, ["no strategy field 'tpp'"]),
+        ({"tp": 0, "zero": 7}, ["tp is 0", "zero is 7"]),
+        ({"tp": "many", "schedule": "1f2b"}, ["'many'", "schedule is '1f2b'"]),
+        ({"ep": 2}, ["toy has no experts"]),
+        ({"dp": 3, "vpp": 4, "pp": 1}, ["dp 3", "no pipeline to interleave", "64 / (dp 3"]),
+        ({"microbatch_size": float("nan")}, ["nan"]),
+        ({"layers_per_stage": "4,4,5", "pp": 3}, ["4 + 4 + 5 = 13"]),
+        ({"recompute": "selective:nrm"}, ["nrm is not among"]),
+        ({"placement": "tp,dp"}, ["placement tp,dp"]),
+    ],
+)
+def test_all_faults_at_once(given, said):
+    with pytest.raises(InputError) as raised:
+        complete(DENSE, toy_cluster(64), WORK, given, PROFILE)
+    text = str(raised.value)
+    for part in said:
+        assert part in text
+    assert all(d.hint for d in raised.value.diagnostics)
