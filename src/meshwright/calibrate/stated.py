@@ -1,0 +1,187 @@
+"""A row's own words put into Meshwright's: lengths, batches, degrees, schedule, recompute, precision.
+
+Only cells, and what a program's pages always mean by them, are used; no measured value decides anything but
+the batch of a row that prints both a time and a rate.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from meshwright.calibrate.columns import OFF, ON, ULYSSES
+from meshwright.calibrate.rows import Run
+from meshwright.hardware.records import Chip
+from meshwright.model.records import Model, Moe
+from meshwright.work import Precision
+
+FP16_ERA = (
+    "megatron-lm", "megatron-deepspeed", "deepspeed", "oneflow", "metaseq", "colossalai", "megatron-zb",
+)  # fmt: skip
+BRIDGE = ("megatron-core",)
+# Lengths that a page leaves out and that its own figures give back: MFU over tokens/s agrees to 0.1 %.
+SEQUENCES = {"torchtitan": 8192, "paxml": 2048, "fms-fsdp": 4096}
+SELECTIVE = {  # what a bare `selective` means to each program
+    "torchtitan": "minimal",  # keeps matrix products and attention, recomputes what is between
+    "maxtext": "minimal",
+    "paxml": "minimal",
+    "kempnerforge": "minimal",
+    "fms-fsdp": "every:2",  # checkpoints a share of the blocks
+}
+
+
+def slices(run: Run) -> int:
+    """Slices of a TPU job that the notes count (`2 slice(s) of v4-128`)."""
+    match = re.search(r"(\d+) slice\(s\)", run.notes)
+    return int(match.group(1)) if match else 1
+
+
+def sequence(run: Run, derived: list[tuple[str, str]]) -> int | None:
+    """The sequence length that the program's page uses throughout, where its figures confirm it."""
+    length = SEQUENCES.get(run.framework or "")
+    if length is None:
+        return None
+    if run.framework == "torchtitan" and (run.model or "").startswith("Llama-2"):
+        length = 4096
+    derived.append(("seq_len", f"what {run.framework}'s own MFU and tokens/s imply"))
+    return length
+
+
+def degrees(run: Run, derived: list[tuple[str, str]]) -> dict[str, Any] | None:
+    """Degrees as stated, or None where neither tp and pp nor a sharded data-parallel group that spans all
+    chips fix them."""
+    given: dict[str, Any] = {
+        name: value
+        for name in ("dp", "tp", "pp", "vpp", "cp", "etp", "ep")
+        if (value := getattr(run, name)) is not None
+    }
+    ulysses = ULYSSES.fullmatch(run.sp or "")
+    if ulysses:
+        given["cp"], given["cp_method"] = int(ulysses.group(1)), "all-to-all"
+        derived.append(("cp", f"sp is {run.sp!r}: attention is split over its heads by an all-to-all"))
+    if run.tp is None or run.pp is None:
+        known = (run.dp or 0) * (run.cp or 1) * (run.tp or 1) * (run.pp or 1)
+        alone = run.zero == 3 and run.framework == "paxml"  # its page: FSDP plus data parallel, no other axis
+        expert = run.ep is not None and run.pp is not None and run.framework == "primus"
+        if known != run.n_chips and not alone and not expert:
+            return None
+        why = "its page names no such axis"
+        if known == run.n_chips:
+            why = f"the other degrees give all {run.n_chips} chips"
+        for name in ("tp", "pp"):
+            if given.get(name) is None:
+                given[name] = 1
+                derived.append((name, why))
+    if given.get("vpp") == 1:
+        del given["vpp"]  # a schedule without virtual stages says the same
+    return given
+
+
+def batch_size(
+    run: Run, given: Mapping[str, Any], seq_len: int, derived: list[tuple[str, str]]
+) -> int | None:
+    """Sequences a step where the cell is empty but others fix it: from a step time, or a local batch."""
+    samples = re.search(r"samples_per_s (\d+(?:\.\d+)?)", run.notes)
+    if run.step_time_s and run.tokens_per_s_per_chip and run.n_chips:
+        batch = round(run.step_time_s * run.tokens_per_s_per_chip * run.n_chips / seq_len)
+        if batch > 0:
+            derived.append(("global_batch_size", "step_time_s x tokens_per_s_per_chip x n_chips / seq_len"))
+            return batch
+    if run.step_time_s and samples:
+        batch = round(run.step_time_s * float(samples.group(1)))
+        if batch > 0:
+            derived.append(("global_batch_size", "step_time_s x samples/s of the notes"))
+            return batch
+    if run.framework == "torchtitan" and run.microbatch_size and run.n_chips:
+        ranks = run.n_chips // int(given["tp"] * given["pp"] * given.get("cp", 1))
+        derived.append(("global_batch_size", f"a local batch of {run.microbatch_size} on {ranks} ranks"))
+        return run.microbatch_size * ranks
+    if run.microbatch_size and run.kind is not None and run.n_chips:
+        # Tables of peaks: the number of microbatches does not move a peak, one is the least.
+        ranks = run.n_chips // int(given["tp"] * given["pp"] * given.get("cp", 1))
+        derived.append(("global_batch_size", "one microbatch a rank and stage: more do not move the peak"))
+        return run.microbatch_size * max(1, ranks) * int(given["pp"])
+    return None
+
+
+def add_words(
+    run: Run, given: dict[str, Any], batch: int, model: Model, derived: list[tuple[str, str]]
+) -> None:
+    """Everything of the strategy that is not a degree, put into `given` in Meshwright's words."""
+    tp, pp = given["tp"], given["pp"]
+    sp = (run.sp or "").lower()
+    if sp in OFF or (sp in ON and tp > 1):
+        given["sp"] = sp in ON
+    if run.zero is not None:
+        given["zero"] = run.zero
+        if run.zero == 0 and run.framework in BRIDGE:
+            given["zero"] = 1
+            derived.append(("zero", "0 on its pages says that FSDP is off; the optimizer is sharded"))
+    ranks = (run.n_chips or 0) // (tp * pp)
+    if run.zero_group is not None:
+        two_a_chip = run.chip == "TPU-v7-Ironwood"
+        given["zero_group"] = max(1, run.zero_group // 2) if two_a_chip else run.zero_group
+    elif slices(run) > 1 and run.zero == 3:
+        given["zero_group"] = ranks // slices(run)
+        derived.append(("zero_group", "sharded within a slice, data parallel across slices"))
+    _schedule(run, given, derived)
+    _microbatch(run, given, batch, derived)
+    if run.recompute is not None:
+        given["recompute"] = run.recompute
+        if run.recompute == "selective":
+            given["recompute"] = SELECTIVE.get(run.framework or "", "selective:core_attn")
+            derived.append(("recompute", f"what {run.framework or 'Megatron'} means by selective"))
+    if run.layers_per_stage is not None:
+        given["layers_per_stage"] = tuple(int(n) for n in run.layers_per_stage.split("+"))
+    if "bf16-optimizer" in run.options:
+        given["optimizer"] = "adamw-bf16"
+    if not any(isinstance(b.ffn, Moe) for b in model.blocks):
+        for name in ("ep", "etp"):
+            if given.get(name) == 1:
+                del given[name]
+
+
+def _schedule(run: Run, given: dict[str, Any], derived: list[tuple[str, str]]) -> None:
+    if run.pp_schedule is None or given["pp"] == 1:
+        return
+    given["schedule"] = run.pp_schedule
+    vpp = given.get("vpp", 1)
+    if run.pp_schedule == "interleaved-1f1b" and vpp == 1:
+        given["vpp"] = 2
+        derived.append(("vpp", "interleaved without a number of chunks: the least that interleaves"))
+    if run.pp_schedule == "1f1b" and vpp > 1:
+        given["schedule"] = "interleaved-1f1b"
+
+
+def _microbatch(run: Run, given: dict[str, Any], batch: int, derived: list[tuple[str, str]]) -> None:
+    """Sequences of one forward: as stated; torchtitan's local batch is cut by its pipeline; MaxText has no
+    gradient accumulation, so a step is one microbatch."""
+    tp, pp, cp = given["tp"], given["pp"], given.get("cp", 1)
+    ranks = max(1, (run.n_chips or 0) // (tp * pp * cp))
+    if run.microbatch_size is not None:
+        given["microbatch_size"] = run.microbatch_size
+        if run.framework == "torchtitan" and pp > 1 and run.microbatch_size % pp == 0:
+            given["microbatch_size"] = run.microbatch_size // pp
+            derived.append(("microbatch_size", f"local batch {run.microbatch_size}, one microbatch a stage"))
+    elif run.framework == "maxtext" and pp == 1 and batch % ranks == 0:
+        given["microbatch_size"] = batch // ranks
+        derived.append(("microbatch_size", f"batch {batch} on {ranks} ranks: no gradient accumulation"))
+
+
+def precision(run: Run, chip: Chip, derived: list[tuple[str, str]]) -> Precision:
+    stated = run.precision
+    if stated in ("fp16", "bf16", "fp8", "mxfp8", "nvfp4"):
+        return stated  # type: ignore[return-value]  # the words of the column are those of the type
+    old = chip.family == "v100" or run.framework in FP16_ERA
+    derived.append(("precision", f"16 bits, as {run.framework or chip.name} ran at the time"))
+    return "fp16" if old else "bf16"
+
+
+def release(run: Run) -> str:
+    """The release cell, with the patch number where the notes know it (`NeMo container 26.02.01`)."""
+    noted = re.search(r"NeMo (?:container )?(\d\d\.\d\d(?:\.\d\d)?)", run.notes)
+    stated = run.release or ""
+    if noted and noted.group(1).startswith(stated):
+        return noted.group(1)
+    return stated
