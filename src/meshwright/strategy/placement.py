@@ -73,9 +73,19 @@ def groups(strategy: Strategy) -> dict[str, Pieces]:
     attention = {axis: ((strides[axis], degrees[axis]),) for axis in AXES}
     data = tuple((strides[axis], degrees[axis]) for axis in order if axis in ("dp", "cp"))
     shard, replica = _split(data, _whole(strategy.zero_group))
+    experts = _experts(strategy, order, degrees)
+    # The ranks that share one copy of the optimizer state, counted in copies of an expert.
+    copies = (
+        _whole(strategy.zero_group)
+        * degrees["tp"]
+        // np.maximum(_whole(strategy.ep) * _whole(strategy.etp), 1)
+    )
+    expert_shard, expert_replica = _split(experts["edp"], np.maximum(copies, 1))
     return {
         **attention,
-        **_experts(strategy, order, degrees),
+        **experts,
+        "expert_shard": expert_shard,
+        "expert_replica": expert_replica,
         "data": data,
         "shard": shard,
         "replica": replica,
