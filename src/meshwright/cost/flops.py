@@ -5,8 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from meshwright.cost.layers.attention import attended
-from meshwright.model.params import active_block_params, head_params
-from meshwright.model.records import Attention, LatentAttention, LinearAttention, Mamba1, Mamba2, Mixer, Model
+from meshwright.model.params import block_params, head_params, mtp_blocks
+from meshwright.model.records import (
+    Attention,
+    Block,
+    LatentAttention,
+    LinearAttention,
+    Mamba1,
+    Mamba2,
+    Mixer,
+    Model,
+    Moe,
+)
 
 
 def mixing_flops(mixer: Mixer | None, seq_len: Any, *, causal: bool = True) -> Any:
@@ -17,7 +27,8 @@ def mixing_flops(mixer: Mixer | None, seq_len: Any, *, causal: bool = True) -> A
     """
     half = 1.0 if causal else 2.0
     if isinstance(mixer, Attention):
-        return half * 4.0 * attended(seq_len, mixer.window) * mixer.n_heads * mixer.head_dim
+        keys = attended(seq_len, mixer.window, chunked=mixer.chunked)
+        return half * 2.0 * keys * mixer.n_heads * (mixer.head_dim + mixer.v_dim)
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_dim + mixer.qk_rope_dim + mixer.v_head_dim
         return half * 2.0 * attended(seq_len, None) * mixer.n_heads * width
@@ -28,6 +39,13 @@ def mixing_flops(mixer: Mixer | None, seq_len: Any, *, causal: bool = True) -> A
     if isinstance(mixer, LinearAttention):
         return 4.0 * mixer.n_v_heads * mixer.k_dim * mixer.v_dim
     return 0.0
+
+
+def active_block_params(block: Block, model: Model) -> float:
+    """Parameters of one layer that one token is multiplied by: top_k of n_experts of the routed ones."""
+    count = block_params(block, model)
+    share = block.ffn.top_k / block.ffn.n_experts if isinstance(block.ffn, Moe) else 1.0
+    return count.sharded + count.replicated + share * count.expert
 
 
 def model_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
@@ -42,9 +60,8 @@ def model_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
             2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
         )
     if model.mtp_layers:
-        block = model.blocks[model.pattern[-1]]
-        join = 2.0 * 2.0 * model.d_model**2
-        head = 2.0 * model.vocab * model.d_model
-        each = 2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
-        forward = forward + model.mtp_layers * (each + join + head)
+        each: Any = 2.0 * (2.0 * model.d_model**2 + model.vocab * model.d_model)
+        for block in mtp_blocks(model):
+            each = each + 2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
+        forward = forward + model.mtp_layers * each
     return 3.0 * forward

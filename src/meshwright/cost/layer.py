@@ -81,7 +81,7 @@ def message_seconds(op: Message, spans: dict[str, Span], chip: Chip, profile: Pr
     if op.collective == "ring":  # (cp - 1) blocks, each the size of the rank's own keys and values
         return (span.degree - 1.0) * collectives.send_recv_time(op.nbytes, span, fast, slow)
     return collectives.expert_all_to_all_time(
-        op.tokens, op.nbytes, op.top_k, op.n_experts, span, fast, slow, op.domains
+        op.tokens, op.nbytes, op.top_k, op.n_experts, span, fast, slow, op.domains or None
     )
 
 

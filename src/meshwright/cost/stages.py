@@ -12,7 +12,7 @@ from meshwright.cost.layer import FIELDS, LayerCost, layer_cost, shape_of
 from meshwright.cost.layers import ends, operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
 from meshwright.hardware.records import Cluster
-from meshwright.model.params import block_params, embedding_params, head_params, mtp_params
+from meshwright.model.params import block_params, embedding_params, head_params, mtp_blocks, mtp_params
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.placement import spans
@@ -70,7 +70,7 @@ def mtp_operations(model: Model, shape: Shape, words: Words) -> tuple[Operation,
     h = model.d_model
     return (
         Matmul("mtp_join", "kept", shape.tokens / shape.tp, 2 * h, h, saved=4.0 * shape.tokens / shape.tp * h),
-        *operations(model.blocks[model.pattern[-1]], model, shape, words),
+        *(op for block in mtp_blocks(model) for op in operations(block, model, shape, words)),
         *ends.head(h, model.vocab, shape, words),
     )
 
@@ -122,13 +122,13 @@ def parameter_table(model: Model, tp: Any, ep: Any, etp: Any) -> tuple[Array, Ar
     dense, expert = [], []
     for block in model.blocks:
         count = block_params(block, model)
-        dense.append(count.sharded / tp + count.replicated)
+        dense.append(count.per_rank(tp, ep, etp) - count.expert / (ep * etp))
         expert.append(count.expert / (ep * etp))
     mtp = mtp_params(model) if model.mtp_layers else None
     head = head_params(model) or model.vocab * model.d_model
     dense += [embedding_params(model) / tp, head / tp]
     expert += [0.0 * tp, 0.0 * tp]
-    dense.append(mtp.sharded / tp + mtp.replicated if mtp else 0.0 * tp)
+    dense.append(mtp.per_rank(tp, ep, etp) - mtp.expert / (ep * etp) if mtp else 0.0 * tp)
     expert.append(mtp.expert / (ep * etp) if mtp else 0.0 * tp)
     shape = np.broadcast_shapes(*(np.shape(x) for x in (*dense, *expert)))
     return (

@@ -16,6 +16,13 @@ from meshwright.profiles.records import Framework, Number, Profile
 FRAMEWORK_KINDS = ("matrix", "attention", "traffic", "tp_exposed", "dp_exposed", "host")
 CHIP_KINDS = ("matrix", "memory", "attention", "scale_up", "scale_out", "low_precision")
 
+# A chip that no prior and no family covers.
+_NO_PRIOR = {
+    kind: {"value": value, "provenance": "assumed", "source": "typical of the chips that were measured"}
+    for kind, value in (("matrix", 0.7), ("memory", 0.8), ("attention", 0.45), ("scale_up", 0.7),
+                        ("scale_out", 0.7), ("low_precision", 0.9))
+}  # fmt: skip
+
 _ALIASES = {
     "megatron": "megatron-core", "nemo": "megatron-core", "megatron-bridge": "megatron-core", "fsdp": "pytorch",
     "pytorch-ddp": "pytorch", "t5x/pathways": "t5x", "neuronx-distributed": "neuronx", "metaseq": "megatron-lm",
@@ -91,28 +98,40 @@ def framework_record(written: dict[str, Any]) -> Framework:
     return Framework(**picked)
 
 
-def compose(framework: Framework, like: str, family: str, numbers: dict[str, Any]) -> dict[str, Number]:
-    """base * framework * chip * pair of every kind; a generation without runs borrows from `like`."""
+def lineage(generation: str) -> tuple[str, ...]:
+    """The generation (`name@generation`) and those it descends from, oldest last."""
+    like = {f"{h['name']}@{h['generation']}": h["like"] for h in habits()}
+    chain = [generation]
+    while like.get(chain[-1]):
+        chain.append(like[chain[-1]])
+    return tuple(chain)
+
+
+def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[str, Number]:
+    """Every kind as the product of its factors: base, chip prior, and what was fitted.
+
+    A generation multiplies onto the one it descends from, a chip onto the family it derives from; a chip
+    without a prior of its own takes that family's.
+    """
     own = f"{framework.name}@{framework.generation}"
+    families = (chip.family, chip.derives_from) if chip.derives_from else (chip.family,)
+    prior = next((numbers["chip_prior"][f] for f in families if f in numbers["chip_prior"]), {})
     composed: dict[str, Number] = {}
     for kind, base in numbers["base"].items():
-        value = base["value"]
-        parts = [base]
-        for table, key, spare in (
-            ("framework", own, like),
-            ("chip", family, ""),
-            ("pair", f"{own}|{family}", ""),
-        ):
-            entry = numbers[table].get(key, {}).get(kind) or numbers[table].get(spare, {}).get(kind)
-            if entry:
-                value = value * entry["value"]
-                parts.append(entry)
-        last = parts[-1]
+        found = [base, prior.get(kind, _NO_PRIOR.get(kind)), numbers["fitted_base"].get(kind)]
+        found += [numbers["chip"].get(f, {}).get(kind) for f in families]
+        found += [numbers["framework"].get(g, {}).get(kind) for g in lineage(own)]
+        found.append(numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind))
+        parts = [p for p in found if p]
+        value = 1.0
+        for part in parts:
+            value *= part["value"]
+        fitted = [p for p in parts if p["provenance"] == "fitted"]
         composed[kind] = Number(
             value,
-            last["provenance"],
-            max(int(p.get("n_runs", 0)) for p in parts),
-            max(int(p.get("n_sources", 0)) for p in parts),
+            "fitted" if fitted else parts[-1]["provenance"],
+            min((int(p["n_runs"]) for p in fitted), default=0),
+            min((int(p["n_sources"]) for p in fitted), default=0),
             "; ".join(dict.fromkeys(p.get("source", "") for p in parts if p.get("source"))),
         )
     return composed
@@ -130,4 +149,4 @@ def load(
     written = _pick(framework or ("maxtext" if chip.is_tpu else "megatron-core"), chip, release)
     record = framework_record(written)
     table = numbers or shipped_numbers()
-    return Profile(record, chip.family, compose(record, written["like"], chip.family, table))
+    return Profile(record, chip.family, compose(record, chip, table))

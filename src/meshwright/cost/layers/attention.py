@@ -10,8 +10,8 @@ from meshwright.model.records import Attention
 from meshwright.strategy.records import Num
 
 
-def attended(seq_len: Num, window: int | None) -> Num:
-    """Mean number of keys a causal query sees: s/2, or w - w^2/(2s) under a window w <= s.
+def attended(seq_len: Num, window: int | None, *, chunked: bool = False) -> Num:
+    """Mean number of keys a causal query sees: s/2, or w - w^2/(2s) under a window w <= s (w/2 in chunks).
 
     **Source**: count of the causal band; equals `2w - w^2/s` of the full-square convention halved.
 
@@ -21,6 +21,8 @@ def attended(seq_len: Num, window: int | None) -> Num:
     if window is None:
         return seq_len / 2.0
     w = np.minimum(window, seq_len)
+    if chunked:
+        return w / 2.0
     return w - w * w / (2.0 * seq_len)
 
 
@@ -76,19 +78,20 @@ def operations(block: Attention, d_model: int, norm_kernels: float, shape: Shape
     tokens = shape.tokens
     heads = block.n_heads / shape.tp
     kv_heads = np.maximum(block.n_kv_heads / shape.tp, 1.0)
-    width = (heads + 2.0 * kv_heads) * block.head_dim
-    gate = heads * block.head_dim if block.output_gate else 0.0
+    own = {"own": block.head_dim + block.v_dim, "shared": block.head_dim, "below": 0}[block.kv_from]
+    width = heads * block.head_dim + kv_heads * own
+    gate = heads * block.v_dim if block.output_gate else 0.0
     qkv_bytes = 2.0 * tokens * width
-    kv_bytes = 2.0 * 2.0 * tokens * kv_heads * block.head_dim
+    kv_bytes = 2.0 * tokens * kv_heads * (block.head_dim + block.v_dim)
     rope = 2.0 * 2.0 * tokens * (heads + kv_heads) * block.head_dim
     ops: list[Operation] = [
         *norm("norm", d_model, shape, words, norm_kernels),
-        *linear_in("qkv", "qkv", d_model, width + gate, shape, words),
+        *linear_in("qkv", "qkv", block.d_in or d_model, width + gate, shape, words),
         Stream("rope", "qkv", rope, rope, (2, 2), saved=qkv_bytes + 2.0 * tokens * gate),
     ]
     if block.qk_norm != "none":
         ops.append(Stream("qk_norm", "qkv", rope, 1.5 * rope, (2, 4), saved=rope / 2.0))
-    ops += core(shape, words, block.n_heads, block.head_dim, block.head_dim,
-                attended(shape.seq_len, block.window), kv_bytes)  # fmt: skip
-    ops += linear_out("proj", "kept", heads * block.head_dim, d_model, shape, words)
+    ops += core(shape, words, block.n_heads, block.head_dim, block.v_dim,
+                attended(shape.seq_len, block.window, chunked=block.chunked), kv_bytes)  # fmt: skip
+    ops += linear_out("proj", "kept", heads * block.v_dim, d_model, shape, words)
     return tuple(ops)

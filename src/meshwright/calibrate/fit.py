@@ -1,0 +1,287 @@
+"""Measured runs in, profile numbers out: a robust, shrunk fit of what cannot be derived.
+
+Each number is base * framework factor * chip share (* pair factor). Factors are fitted in logs against log
+step time; every factor is pulled towards its prior (a chip's measured best case, 1 for a framework, the
+generation it descends from where there is one) with the strength written in `SPREAD`, so a group with one run
+borrows and a group without runs keeps the prior. Rows of one source, model and chip share weight, and a soft
+L1 loss keeps single odd rows from steering.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.calibrate.cases import Case, case
+from meshwright.calibrate.predict import profile_of
+from meshwright.calibrate.rows import Run
+from meshwright.cost.step import evaluate
+from meshwright.errors import Diagnostic, InputError
+from meshwright.profiles import load as profiles
+from meshwright.profiles.records import Profile
+from meshwright.search.derive import complete
+from meshwright.strategy.records import Strategy
+
+Array = npt.NDArray[np.float64]
+Key = tuple[str, str, str]  # (table, entry, kind)
+
+# How far (natural log, one standard deviation) a factor may move from its prior.
+SPREAD = {
+    ("chip", "matrix"): 0.08, ("chip", "memory"): 0.10, ("chip", "attention"): 0.25, ("chip", "scale_up"): 0.20,
+    ("chip", "scale_out"): 0.20, ("chip", "low_precision"): 0.10,
+    ("framework", "matrix"): 0.10, ("framework", "attention"): 0.35, ("framework", "traffic"): 0.35,
+    ("framework", "tp_exposed"): 0.35, ("framework", "dp_exposed"): 0.5, ("framework", "host"): 0.5,
+    ("pair", "matrix"): 0.06,
+    ("base", "traffic"): 0.5, ("base", "tp_exposed"): 0.5, ("base", "dp_exposed"): 0.6, ("base", "host"): 0.7,
+    ("base", "ep_exposed"): 0.6, ("base", "ep_overlapped"): 0.6, ("base", "fp4"): 0.2,
+}  # fmt: skip
+_NOISE = 0.06  # log error of a run that the model describes as well as it can; replicates scatter by 2-15 %
+_STEP = 0.02  # perturbation of a number, natural log
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One run to be explained: its case, the strategy it states and derives, and its measured step."""
+
+    case: Case
+    strategy: Strategy
+    profile: Profile
+    generation: str
+    like: tuple[str, ...]
+    seconds: float
+    source: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """The numbers (in the form of `numbers.json`) and how well they explain the runs."""
+
+    numbers: dict[str, Any]
+    residuals: tuple[tuple[str, str, float], ...]  # (id, source, log(predicted / measured))
+    left_out: tuple[tuple[str, str, float], ...]  # the same, each source predicted by a fit without it
+
+
+def observations(runs: Iterable[Run], *, skip_suspect: bool = True) -> list[Observation]:
+    """Runs with a step time (or tokens/s) that state enough; suspect rows do not steer a fit."""
+    found = []
+    for run in runs:
+        if skip_suspect and run.suspect:
+            continue
+        one = case(run)
+        if not isinstance(one, Case):
+            continue
+        seconds = measured_seconds(one)
+        if seconds is None:
+            continue
+        profile = profile_of(one)
+        try:
+            done = complete(one.model, one.cluster, one.work, one.given, profile)
+        except InputError:
+            continue
+        generation = f"{profile.framework.name}@{profile.framework.generation}"
+        shape = f"{run.source_key}|{one.model.name}|{one.cluster.chip.name}|{one.work.precision}"
+        found.append(
+            Observation(one, done.strategy, profile, generation, profiles.lineage(generation), seconds, run.source_key, shape)
+        )
+    return found
+
+
+def measured_seconds(one: Case) -> float | None:
+    """The measured step in seconds: as stated, or from tokens a second and chip."""
+    run = one.run
+    if run.step_time_s:
+        return float(run.step_time_s)
+    if run.tokens_per_s_per_chip:
+        return float(one.work.tokens_per_step / (run.tokens_per_s_per_chip * one.cluster.n_chips))
+    return None
+
+
+def keys_of(one: Observation, pairs: set[str]) -> dict[str, list[Key]]:
+    """Which factors each number of the observation's profile is a product of."""
+    chip = one.case.cluster.chip
+    families = [chip.family] + ([chip.derives_from] if chip.derives_from else [])
+    keys: dict[str, list[Key]] = defaultdict(list)
+    for table, kind in SPREAD:
+        if table == "base":
+            keys[kind].append(("base", "", kind))
+        elif table == "framework":
+            keys[kind] += [("framework", g, kind) for g in one.like]
+        elif table == "chip":
+            keys[kind] += [("chip", f, kind) for f in families]
+        elif f"{one.generation}|{chip.family}" in pairs:
+            keys[kind].append(("pair", f"{one.generation}|{chip.family}", kind))
+    return keys
+
+
+def covered_pairs(found: Sequence[Observation]) -> set[str]:
+    """Framework-chip pairs that two independent sources cover."""
+    sources: dict[str, set[str]] = defaultdict(set)
+    for one in found:
+        sources[f"{one.generation}|{one.case.cluster.chip.family}"].add(one.source)
+    return {pair for pair, names in sources.items() if len(names) >= 2}
+
+
+def prior_profile(one: Observation) -> Profile:
+    """The observation's profile before any fit: base numbers and the chip's measured best case."""
+    bare = {**profiles.shipped_numbers(), "chip": {}, "framework": {}, "pair": {}, "fitted_base": {}}
+    return replace(
+        one.profile,
+        numbers=profiles.compose(one.profile.framework, one.case.cluster.chip, bare),
+    )
+
+
+def log_step(one: Observation, factors: Mapping[Key, float], keys: dict[str, list[Key]], prior: Profile) -> tuple[float, dict[str, float]]:
+    """log seconds of the step under `factors`, and its derivative by the log of each number."""
+    kinds = list(keys)
+    numbers = dict(prior.numbers)
+    for i, kind in enumerate(kinds):
+        value = prior[kind] * math.exp(sum(factors.get(k, 0.0) for k in keys[kind]))
+        moved = np.full(len(kinds) + 1, value)
+        moved[i + 1] *= math.exp(_STEP)
+        numbers[kind] = replace(numbers[kind], value=moved)
+    profile = replace(prior, numbers=numbers)
+    seconds = np.log(
+        evaluate(one.case.model, one.case.cluster, one.case.work, one.strategy, profile).step_time_s
+    )
+    slopes = (seconds[1:] - seconds[0]) / _STEP
+    return float(seconds[0]), dict(zip(kinds, slopes.tolist(), strict=True))
+
+
+@dataclass(slots=True)
+class Problem:
+    """The least-squares problem over all factors: residuals and Jacobian at a point."""
+
+    found: list[Observation]
+    names: list[Key]
+    keys: list[dict[str, list[Key]]]
+    priors: list[Profile]
+    weights: Array
+
+    def linearise(self, point: Array) -> tuple[Array, Array]:
+        """Residual log(predicted / measured) and its Jacobian by the factors, unweighted."""
+        factors = dict(zip(self.names, point.tolist(), strict=True))
+        column = {name: j for j, name in enumerate(self.names)}
+        residual = np.zeros(len(self.found))
+        jacobian = np.zeros((len(self.found), len(self.names)))
+        for i, one in enumerate(self.found):
+            value, slopes = log_step(one, factors, self.keys[i], self.priors[i])
+            residual[i] = value - math.log(one.seconds)
+            for kind, names in self.keys[i].items():
+                for name in names:
+                    jacobian[i, column[name]] += slopes[kind]
+        return residual, jacobian
+
+
+def problem(found: list[Observation]) -> Problem:
+    """Set up the factors that the observations touch, and the weights of crowded groups."""
+    pairs = covered_pairs(found)
+    keys = [keys_of(one, pairs) for one in found]
+    names = sorted({name for k in keys for many in k.values() for name in many})
+    crowd = Counter(one.group for one in found)
+    weights = np.array([crowd[one.group] ** -0.25 for one in found])
+    return Problem(found, names, keys, [prior_profile(one) for one in found], weights)
+
+
+def spread_of(name: Key) -> float:
+    """Prior standard deviation of a factor."""
+    return SPREAD[name[0], name[2]]
+
+
+def solve(residual: Array, jacobian: Array, point: Array, spreads: Array, weights: Array, rounds: int = 12) -> Array:
+    """Factors that minimise the soft L1 loss of the linearised residuals plus the shrinkage, from `point`.
+
+    Iteratively reweighted least squares: a row's weight falls as 1 / sqrt(1 + z^2), z its error in noise units.
+    """
+    target = point.copy()
+    for _ in range(rounds):
+        errors = residual + jacobian @ (target - point)
+        robust = weights / (1.0 + (errors / _NOISE) ** 2) ** 0.25
+        a = np.vstack([jacobian * (robust / _NOISE)[:, None], np.diag(1.0 / spreads)])
+        b = np.concatenate([(jacobian @ point - residual) * robust / _NOISE, np.zeros(len(point))])
+        target = np.linalg.lstsq(a, b, rcond=None)[0]
+    return target
+
+
+def fit(
+    found: list[Observation],
+    *,
+    rounds: int = 8,
+    progress: Callable[[str], None] | None = None,
+    loso: bool = True,
+) -> Fitted:
+    """Fit all factors to the observations by Gauss-Newton steps; then each source by a fit without it.
+
+    The fits without a source reuse the last linearisation, and predict the source's rows from it.
+    Raises InputError when nothing was left to fit.
+    """
+    if not found:
+        raise InputError(
+            Diagnostic("MW401", "no run of the table states a step time and enough of its layout",
+                       hint="see `meshwright validate TABLE` for what each row lacks")  # fmt: skip
+        )
+    task = problem(found)
+    spreads = np.array([spread_of(n) for n in task.names])
+    point = np.zeros(len(task.names))
+    residual, jacobian = task.linearise(point)
+    for i in range(rounds):
+        step = solve(residual, jacobian, point, spreads, task.weights) - point
+        point = point + np.clip(step, -0.5, 0.5) * (1.0 if i < 3 else 0.7)
+        residual, jacobian = task.linearise(point)
+        if progress:
+            progress(f"round {i + 1}: median error {100 * np.median(np.abs(np.expm1(residual))):.1f} %")
+        if np.max(np.abs(step)) < 0.01:
+            break
+    left_out = []
+    if loso:
+        sources = np.array([one.source for one in found])
+        for source in dict.fromkeys(sources.tolist()):
+            rest = sources != source
+            other = solve(residual[rest], jacobian[rest], point, spreads, task.weights[rest])
+            held = residual[~rest] + jacobian[~rest] @ (other - point)
+            ids = [one.case.run.id for one in found if one.source == source]
+            left_out += [(i, source, float(r)) for i, r in zip(ids, held, strict=True)]
+    return Fitted(
+        written(task, point),
+        tuple((one.case.run.id, one.source, float(r)) for one, r in zip(found, residual, strict=True)),
+        tuple(left_out),
+    )
+
+
+def written(task: Problem, point: Array) -> dict[str, Any]:
+    """The fitted factors in the form of `numbers.json`, each with how many runs and sources moved it."""
+    shipped = profiles.shipped_numbers()
+    out: dict[str, Any] = {
+        "about": shipped["about"],
+        "base": shipped["base"],
+        "chip_prior": shipped["chip_prior"],
+        "fitted_base": {}, "chip": {}, "framework": {}, "pair": {},
+    }  # fmt: skip
+    moved: dict[Key, list[int]] = defaultdict(list)
+    for i, keys in enumerate(task.keys):
+        for names in keys.values():
+            for name in names:
+                moved[name].append(i)
+    table_of = {"base": "fitted_base", "chip": "chip", "framework": "framework", "pair": "pair"}
+    for name, value in zip(task.names, point.tolist(), strict=True):
+        rows = moved[name]
+        entry = {
+            "value": round(math.exp(value), 4),
+            "provenance": "fitted",
+            "n_runs": len(rows),
+            "n_sources": len({task.found[i].source for i in rows}),
+            "source": "fitted to the measured training runs",
+        }
+        table = out[table_of[name[0]]]
+        if name[0] == "base":
+            table[name[2]] = entry
+        else:
+            table.setdefault(name[1], {})[name[2]] = entry
+    return out
+
