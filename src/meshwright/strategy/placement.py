@@ -44,11 +44,12 @@ class Span:
 
 
 def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
-    """The groups of `strategy` on `cluster`: tp, cp, dp, pp, ep, etp, edp, data, shard, replica.
+    """The groups of `strategy` on `cluster`: tp, cp, dp, pp, ep, etp and those below.
 
     `edp` are the copies of one expert (dp cp tp / (ep etp)), `data` is dp x cp, `shard` the inner
-    `zero_group` ranks of it and `replica` the rest. Experts lie etp, ep, edp from the inside, in place of
-    the attention axes of one stage. Degrees may be arrays; assumes a legal strategy (products that fit).
+    `zero_group` ranks of it and `replica` the rest (`expert_shard`, `expert_replica`: of edp). Experts lie
+    etp, ep, edp from the inside, in place of the attention axes of one stage. Degrees may be arrays; assumes
+    a legal strategy (products that fit).
 
     **Assumes** for axes inside which pp is placed, that an expert axis begins inside or outside pp, not
     across; and on a torus, that the ranks fill its axes in the order given.
