@@ -1,8 +1,7 @@
 """Parameter counts from shapes: exact totals, and the split by what tensor and expert parallelism divide.
 
 Every count is exact: no preset of `models.csv` needs `extra_params`, which stays for shapes given by hand.
-Symbols as in the glossary: D width, N query heads, K key/value heads, H head width, F feed-forward width,
-E experts, V vocabulary; r a low rank; N_s the state width of a state-space layer.
+Symbols as in the glossary: D width, F feed-forward width, E experts, V vocabulary; r a low rank.
 
 Left out on purpose, as `transformers` leaves them out of its parameters: buffers that no optimizer updates
 (the selection bias of DeepSeek-V3, rotary tables, the token hash of DeepSeek-V4's first routers) and the
@@ -11,73 +10,26 @@ multi-token-prediction layers (see `mtp_params`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from meshwright.model.count import ParamCount, total_count
+from meshwright.model.mixers import mixer_params
+from meshwright.model.records import Attention, Block, LatentAttention, Mlp, Model, Moe
 
-import numpy as np
-
-from meshwright.model.records import (
-    Attention,
-    Block,
-    LatentAttention,
-    LinearAttention,
-    Mamba1,
-    Mamba2,
-    Mixer,
-    Mlp,
-    Model,
-    Moe,
-    ShortConv,
-)
-
-
-@dataclass(frozen=True, slots=True)
-class ParamCount:
-    """Parameters of a part of a model, by how parallelism divides them.
-
-    `sharded` is divided by tp; `replicated` (norms, router, latent down-projections) stands on every tensor
-    rank; `expert` (routed experts) is divided by ep * etp. All exclude embedding and head unless stated.
-
-    `capped` singles out the part of `sharded` that cannot be cut at will: pairs (parameters, most ways),
-    such as the keys and values of K heads or Mamba-2's B and C of g groups. Beyond that tp they are copied.
-    """
-
-    sharded: int = 0
-    replicated: int = 0
-    expert: int = 0
-    capped: tuple[tuple[int, int], ...] = ()
-
-    @property
-    def total(self) -> int:
-        """All of them, each once."""
-        return self.sharded + self.replicated + self.expert
-
-    def __add__(self, other: ParamCount) -> ParamCount:
-        """Sum part by part."""
-        return ParamCount(
-            self.sharded + other.sharded,
-            self.replicated + other.replicated,
-            self.expert + other.expert,
-            _merge((*self.capped, *other.capped)),
-        )
-
-    def times(self, n: int) -> ParamCount:
-        """`n` equal parts."""
-        capped = tuple((p * n, ways) for p, ways in self.capped)
-        return ParamCount(self.sharded * n, self.replicated * n, self.expert * n, capped if n else ())
-
-    def per_rank(self, tp: Any = 1, ep: Any = 1, etp: Any = 1) -> Any:
-        """Parameters one rank holds: sharded/tp + replicated + expert/(ep etp), copies of capped parts too.
-
-        Degrees are numbers or arrays. **Assumes** heads and groups divide evenly where they are cut.
-
-        >>> ParamCount(sharded=80, replicated=5, expert=64, capped=((16, 2),)).per_rank(tp=4, ep=8)
-        37.0
-        """
-        copies = sum(p * (1 / np.minimum(tp, ways) - 1 / tp) for p, ways in self.capped)
-        rank = self.sharded / tp + copies + self.replicated + self.expert / (ep * etp)
-        return rank if isinstance(rank, np.ndarray) else float(rank)
+__all__ = [
+    "ParamCount",
+    "active_params",
+    "block_params",
+    "embedding_params",
+    "ffn_params",
+    "final_params",
+    "head_params",
+    "layer_params",
+    "mixer_params",
+    "mtp_blocks",
+    "mtp_params",
+    "norm_params",
+    "shared_params",
+    "total_params",
+]
 
 
 def block_params(block: Block, model: Model) -> ParamCount:
@@ -93,31 +45,13 @@ def block_params(block: Block, model: Model) -> ParamCount:
         parts.append(ffn_params(block.ffn, d))
     if model.residual_streams > 1:
         parts.append(ParamCount(replicated=2 * _stream_mixing_params(model)))
-    return _total(parts)
+    return total_count(parts)
 
 
 def norm_params(model: Model, width: int | None = None) -> int:
     """Parameters of one norm: a scale, and a bias where the model's layernorms have one."""
     w = model.d_model if width is None else width
     return w * (2 if model.norm == "layernorm" and model.norm_bias else 1)
-
-
-def mixer_params(mixer: Mixer, d_model: int) -> ParamCount:
-    """Parameters of a sequence mixer between two activations of width `d_model`."""
-    match mixer:
-        case Attention():
-            return _attention(mixer, d_model)
-        case LatentAttention():
-            return _latent_attention(mixer, d_model)
-        case Mamba1():
-            return _mamba1(mixer, d_model)
-        case Mamba2():
-            return _mamba2(mixer, d_model)
-        case LinearAttention():
-            return _linear_attention(mixer, d_model)
-        case ShortConv():
-            # In to three streams (two gates and the signal), one filter a channel, and out.
-            return ParamCount(sharded=d_model * (3 * d_model + mixer.d_conv + d_model))
 
 
 def ffn_params(ffn: Mlp | Moe, d_model: int) -> ParamCount:
@@ -161,7 +95,7 @@ def shared_params(model: Model) -> ParamCount:
 def layer_params(model: Model) -> ParamCount:
     """All layers and shared blocks, without embedding, final norm and head."""
     parts = [block_params(block, model).times(model.count(kind)) for kind, block in enumerate(model.blocks)]
-    return _total([*parts, shared_params(model)])
+    return total_count([*parts, shared_params(model)])
 
 
 def total_params(model: Model) -> int:
@@ -207,122 +141,8 @@ def mtp_params(model: Model) -> ParamCount:
     """
     d = model.d_model
     joint = ParamCount(sharded=2 * d * d, replicated=3 * norm_params(model))
-    module = _total([joint, *(block_params(b, model) for b in mtp_blocks(model))])
+    module = total_count([joint, *(block_params(b, model) for b in mtp_blocks(model))])
     return module.times(model.mtp_layers)
-
-
-def _attention(a: Attention, d_model: int) -> ParamCount:
-    d_in = d_model if a.d_in is None else a.d_in
-    q_width, k_width = a.n_heads * a.head_dim, a.n_kv_heads * a.head_dim
-    v_width, o_width = a.n_kv_heads * a.v_dim, a.n_heads * a.v_dim
-    gate = 2 if a.output_gate else 1  # the gate comes out of the query projection
-    kv = {"own": k_width + v_width, "shared": k_width, "below": 0}[a.kv_from]
-
-    query_in = d_in if a.q_lora_rank is None else a.q_lora_rank
-    sharded = query_in * q_width * gate
-    replicated = 0 if a.q_lora_rank is None else a.q_lora_rank * (d_in + 1)  # factor and its norm
-    keys_values = d_in * kv
-    if a.bias_qkv:
-        sharded += q_width * gate
-        keys_values += kv
-    if a.o_lora_rank:
-        # Each group of heads shares a factor of rank o_lora_rank; the second matrix joins the groups.
-        sharded += (o_width // a.o_groups) * a.o_groups * a.o_lora_rank + a.o_groups * a.o_lora_rank * d_model
-    else:
-        sharded += o_width * d_model
-    replicated += d_model if a.bias_out else 0
-    sharded += a.n_heads if a.sinks else 0
-
-    if a.qk_norm == "head":
-        replicated += 2 * a.head_dim  # a layer that takes keys from below norms them again (Hunyuan-Large)
-    elif a.qk_norm == "full":
-        sharded += q_width
-        keys_values += k_width
-    return _total(
-        [
-            ParamCount(sharded=sharded, replicated=replicated),
-            _capped(keys_values, a.n_kv_heads),
-            ParamCount(replicated=_compressor(a, d_in) + _indexer(a, d_in)),
-        ]
-    )
-
-
-def _compressor(a: Attention, d_in: int) -> int:
-    """DeepSeek-V4: pools `compress_ratio` tokens by learned weights into one key/value entry.
-
-    With an indexer, windows overlap, so entry and weight projections are twice as wide, and the indexer has
-    a compressor of its own for its keys.
-    """
-    if not a.compress_ratio:
-        return a.head_dim if a.o_lora_rank else 0  # only the norm of the shared key/value head
-    overlap = 2 if a.index_n_heads else 1
-
-    def pool(width: int) -> int:
-        # Entries and pooling weights from the input, a bias for each place in the window, a norm.
-        return 2 * d_in * overlap * width + a.compress_ratio * overlap * width + width
-
-    own = pool(a.head_dim) + a.head_dim  # and the norm of the uncompressed key/value head
-    return own + (pool(a.index_head_dim) if a.index_n_heads else 0)
-
-
-def _indexer(a: Attention, d_in: int) -> int:
-    if not a.index_n_heads:
-        return 0
-    queries = a.index_n_heads * a.index_head_dim
-    if a.compress_ratio:  # queries from the query factor, one weight a head; keys come from its compressor
-        return (a.q_lora_rank or d_in) * queries + d_in * a.index_n_heads
-    return d_in * (queries + a.index_head_dim) + 2 * a.index_head_dim  # q, one key, and their norms
-
-
-def _latent_attention(a: LatentAttention, d: int) -> ParamCount:
-    qk = a.qk_nope_dim + a.qk_rope_dim
-    query_in = d if a.q_lora_rank is None else a.q_lora_rank
-    up = query_in * a.n_heads * qk + a.kv_lora_rank * a.n_heads * (a.qk_nope_dim + a.v_head_dim)
-    out = a.n_heads * a.v_head_dim * d
-    down = d * (a.kv_lora_rank + a.qk_rope_dim) + a.kv_lora_rank  # and the latent's norm
-    if a.q_lora_rank is not None:
-        down += (d + 1) * a.q_lora_rank
-    bias = a.kv_lora_rank + a.qk_rope_dim + (a.q_lora_rank or 0) + d if a.bias else 0
-    index = 0
-    if a.index_n_heads:
-        # Queries from the query factor, one key with a layernorm (scale and bias), a weight for each head.
-        heads, width = a.index_n_heads, a.index_head_dim
-        index = query_in * heads * width + (d + 2) * width + d * heads
-    return ParamCount(sharded=up + out, replicated=down + bias + index)
-
-
-def _mamba1(m: Mamba1, d: int) -> ParamCount:
-    inner, low = m.d_inner, m.dt_rank + 2 * m.d_state
-    project = d * 2 * inner + inner * low + m.dt_rank * inner + inner * d
-    channels = inner * (m.d_conv + 1) + inner + inner * m.d_state + inner  # conv and bias, dt bias, A, D
-    norms = low if m.inner_norms and m.inner_norm_weights else 0
-    return ParamCount(sharded=project + channels, replicated=norms)
-
-
-def _mamba2(m: Mamba2, d: int) -> ParamCount:
-    groups = 2 * m.n_groups * m.d_state  # B and C
-    heads = 3 * m.n_heads  # dt bias, A, D
-    project = d * (2 * m.d_inner + m.n_heads) + m.d_inner * d
-    channels = m.d_inner * (m.d_conv + 1) + m.d_inner  # conv and bias, gated norm
-    return ParamCount(sharded=project + channels + heads) + _capped(groups * (d + m.d_conv + 1), m.n_groups)
-
-
-def _linear_attention(a: LinearAttention, d: int) -> ParamCount:
-    keys, values = a.n_k_heads * a.k_dim, a.n_v_heads * a.v_dim
-    conv_qk, conv_v = 2 * keys * a.d_conv, values * a.d_conv
-    match a.kind:
-        case "gated_deltanet":
-            # q, k; v and gate z; write strength and decay a value head; A and dt bias; norm of one head.
-            values_side = d * (2 * values + 2 * a.n_v_heads) + conv_v + 2 * a.n_v_heads + values * d
-            own = ParamCount(sharded=values_side, replicated=a.v_dim)
-            return own + _capped(d * 2 * keys + conv_qk, a.n_k_heads)
-        case "lightning":
-            return ParamCount(sharded=d * (2 * keys + values) + values + 2 * d * values + conv_qk + conv_v)
-        case "kda":
-            # Decay and output gate go through a factor one head wide; decay is kept a key channel.
-            sharded = d * (2 * keys + values) + conv_qk + conv_v + values * d
-            sharded += a.k_dim * keys + keys + a.n_k_heads + d * a.n_k_heads + a.v_dim * values
-            return ParamCount(sharded=sharded, replicated=d * (a.k_dim + a.v_dim) + a.v_dim)
 
 
 def _mlp(f: Mlp, d: int) -> ParamCount:
@@ -354,21 +174,3 @@ def _stream_mixing_params(model: Model) -> int:
     """
     n = model.residual_streams
     return (2 * n + n * n) * (n * model.d_model + 1) + 3
-
-
-def _capped(params: int, ways: int) -> ParamCount:
-    return ParamCount(sharded=params, capped=((params, ways),) if params else ())
-
-
-def _total(parts: Iterable[ParamCount]) -> ParamCount:
-    total = ParamCount()
-    for part in parts:
-        total += part
-    return total
-
-
-def _merge(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    merged: dict[int, int] = {}
-    for params, ways in pairs:
-        merged[ways] = merged.get(ways, 0) + params
-    return tuple((params, ways) for ways, params in sorted(merged.items()))

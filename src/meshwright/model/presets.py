@@ -20,8 +20,9 @@ from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.model.records import Model
 from meshwright.model.table import model_from_row
 
-# Endings of hub names that say how a model was tuned or stored, not what shape it has.
-_TUNED = re.compile(r"[-_ ](instruct|chat|base|it|hf|fp8|bf16|nvfp4|thinking)$", re.IGNORECASE)
+# What hub names add that says how a model was tuned, stored or dated, or who made it, not what shape it has.
+_TUNED = re.compile(r"[-_ ](instruct|chat|base|it|hf|fp8|bf16|nvfp4|thinking|\d{4})$", re.IGNORECASE)
+_MAKER = re.compile(r"^(meta|nvidia|ai21)[-_ ]", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +140,7 @@ def _figures(row: Mapping[str, str]) -> PresetFigures:
 
 
 def _aliases(row: Mapping[str, str]) -> tuple[str, ...]:
+    """Spellings that the measured tables use."""
     return tuple(a.strip() for a in row["aliases"].split(";") if a.strip())
 
 
@@ -161,7 +163,7 @@ def _index() -> dict[str, tuple[str, ...]]:
     own = {_key(name): (name,) for name in _table()}
     aliases: dict[str, tuple[str, ...]] = {}
     for name, row in _table().items():
-        for alias in _aliases(row):
+        for alias in (*_aliases(row), *traits(name).get("aliases", ())):
             for spelling in (alias, alias.rsplit("/", 1)[-1]):
                 before = aliases.get(_key(spelling), ())
                 aliases[_key(spelling)] = before if name in before else (*before, name)
@@ -175,7 +177,7 @@ def _spellings(name: str) -> list[str]:
     found.append(short)
     while (cut := _TUNED.sub("", found[-1])) != found[-1]:
         found.append(cut)
-    return found + [re.sub(r"^meta[-_ ]", "", s, flags=re.IGNORECASE) for s in found[1:]]
+    return found + [_MAKER.sub("", s) for s in found[1:]]
 
 
 def _key(spelling: str) -> str:
