@@ -9,20 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from meshwright.calibrate.validate import Validation
-from meshwright.errors import InputError
+from meshwright import __version__, units
+from meshwright.errors import Diagnostic, InputError
 from meshwright.files import request as requests
-from meshwright.files.cluster_file import ClusterGiven
 from meshwright.files.plan_file import write_plan
 from meshwright.files.request import Request
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
-from meshwright.report import as_json
+from meshwright.report import as_json, catalogue
 from meshwright.report.records import Because, Checked, Estimate, Given, Plan
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
+
+if TYPE_CHECKING:
+    from meshwright.calibrate.validate import Validation
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
@@ -125,19 +127,22 @@ def plan(
     price_per_chip_hour: float | None = None,
     top: int = 10,
     nearest: int = 0,
-    progress: Callable[[float, str], None] | None = None,
+    show_space: bool = False,
+    progress: Callable[..., None] | None = None,
     **strategy: Any,
 ) -> Plan:
     """The fastest strategies that fit, best first; fields given in `strategy` are fixed, others searched.
 
     `global_batch_size` may be a range `512:4096`: its first number times powers of two are tried, and the
-    batch with the most tokens/s wins. Nothing that fits is a result (`plans` empty, `nearest` the closest miss).
+    batch with the most tokens/s wins. A list of values in `strategy` searches those. Nothing that fits is a
+    result (`plans` empty, `nearest` the closest miss).
     """
     request = requests.read(
         model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
         tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
-        framework=framework, overrides=overrides, strategy=strategy, batch_range=True,
+        framework=framework, overrides=overrides, strategy=strategy, several=True,
     )  # fmt: skip
+    space = _space(request) if show_space else None
     results = [
         _planned(
             replace(request, work=work_of_batch), top=top, nearest=nearest,
@@ -149,7 +154,15 @@ def plan(
     def rate(found: Plan) -> float:
         return found.best.tokens_per_s_per_chip if found.best is not None else 0.0
 
-    return max(results, key=rate)
+    return replace(max(results, key=rate), space=space)
+
+
+def _space(request: Request) -> dict[str, tuple[Any, ...]]:
+    """Axes and values that the search walks."""
+    from meshwright.search import space
+
+    axes = space.axes(request.model, request.cluster.cluster, request.work, request.strategy, request.profile)
+    return {name: tuple(values) for name, values in axes.items()}
 
 
 def _planned(
@@ -158,7 +171,7 @@ def _planned(
     top: int,
     nearest: int,
     price_per_chip_hour: float | None,
-    progress: Callable[[float, str], None] | None,
+    progress: Callable[..., None] | None,
 ) -> Plan:
     from meshwright.cost import step
     from meshwright.search import plan as search
@@ -217,21 +230,81 @@ def check(
         framework=framework, overrides=overrides, strategy=strategy,
     )  # fmt: skip
     machine = request.cluster.cluster
-    done = derive.complete(request.model, machine, request.work, request.strategy, request.profile)
-    evaluation = step.evaluate(
-        request.model, machine, request.work, done.strategy, request.profile, detail=True
-    )
-    found = checks.run(request.model, machine, request.work, done.strategy, evaluation, request.profile)
-    return Checked(request.model, machine, request.work, done.strategy, tuple(found))
+    try:
+        done = derive.complete(request.model, machine, request.work, request.strategy, request.profile)
+    except InputError as error:
+        # The request could be read, so these are rules that the strategy breaks: an answer, not a misuse.
+        return Checked(request.model, machine, request.work, None, request.strategy, error.diagnostics)
+    complete = done.strategy
+    found = step.evaluate(request.model, machine, request.work, complete, request.profile, detail=True)
+    findings = checks.run(request.model, machine, request.work, complete, found, request.profile)
+    return Checked(request.model, machine, request.work, complete, request.strategy, tuple(findings))
 
 
-def validate(table: str | Path | None = None, *, framework: str | None = None) -> Validation:
+def validate(
+    table: str | Path | None = None,
+    *,
+    framework: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Validation:
     """The cost model against measured runs: the shipped table, or `table` in the same form."""
     from meshwright.calibrate import rows
     from meshwright.calibrate import validate as validation
 
     runs = rows.read(None if table is None else Path(table))
-    return validation.validate(runs, framework=framework)
+    return validation.validate(runs, framework=framework, progress=progress)
+
+
+def validated(found: Validation) -> dict[str, Any]:
+    """The object that `meshwright validate --json` prints (see docs/json.md)."""
+    body: dict[str, Any] = as_json.plain(found.json())
+    return as_json.envelope("validate") | body
+
+
+def exceeds(found: Validation, limit: float) -> bool:
+    """Whether the median error of step time is above `limit` (a fraction), or nothing was compared."""
+    error = found.time.median_abs_error_percent
+    return error is None or error > 100 * limit
+
+
+def explained(found: Estimate) -> dict[str, Any]:
+    """The object that `meshwright explain --json` prints: an estimate with its tree of terms."""
+    return as_json.estimate_object(found, terms=True, verb="explain")
+
+
+def summary(found: Estimate) -> str:
+    """One line: the strategy and its step time."""
+    return f"{as_json.strategy_line(found.strategy)}, {units.seconds_text(found.step_time_s)} a step"
+
+
+def percent(flag: str, text: str) -> float:
+    """A fraction from text of percent; InputError names the flag."""
+    try:
+        value = units.parse_percent(text)
+    except units.UnitError as error:
+        raise InputError(Diagnostic("MW903", str(error), where=flag, hint=f"write {flag} 15")) from None
+    if value < 0:
+        raise InputError(
+            Diagnostic("MW903", f"{flag} {text} is negative", where=flag, hint=f"write {flag} 15")
+        )
+    return value
+
+
+def faults(*, several: bool = False, **request: Any) -> tuple[Diagnostic, ...]:
+    """What reading a request (the arguments of `estimate`) would raise, without estimating it."""
+    strategy = {k: v for k, v in request.items() if k not in _REQUEST}
+    stated = {k: v for k, v in request.items() if k in _REQUEST}
+    try:
+        requests.read(**stated, strategy=strategy, several=several)
+    except InputError as error:
+        return error.diagnostics
+    return ()
+
+
+_REQUEST = (
+    "model", "cluster", "work", "seq_len", "global_batch_size", "tokens_per_step", "total_tokens",
+    "precision", "options", "framework", "overrides",
+)  # fmt: skip
 
 
 def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimate:
@@ -252,7 +325,7 @@ def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimat
         work=work | {"framework": f"{framework.name}@{framework.generation}"},
         strategy=strategy,
         estimate={
-            "version": as_json.__version__,
+            "version": __version__,
             "profile": as_json.profile_name(chosen),
             "fits": chosen.fits,
             "step_time_s": chosen.step_time_s,
@@ -266,8 +339,6 @@ def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimat
 
 
 def _ranked(found: Plan, rank: int) -> Estimate:
-    from meshwright.errors import Diagnostic
-
     if 1 <= rank <= len(found.plans):
         return found.plans[rank - 1]
     count = len(found.plans)
@@ -279,8 +350,39 @@ def _ranked(found: Plan, rank: int) -> Estimate:
     )  # fmt: skip
 
 
-def cluster_named(on: str, overrides: Mapping[str, float] | None = None) -> ClusterGiven:
-    """The cluster that `--on` spells, as `clusters` shows it."""
+def models(words: Iterable[str] = ()) -> dict[str, Any]:
+    """Presets whose name, family or alias holds every word."""
+    return catalogue.models(tuple(words))
+
+
+def chips(words: Iterable[str] = ()) -> dict[str, Any]:
+    """Chips whose name, maker, family or alias holds every word."""
+    return catalogue.chips(tuple(words))
+
+
+def machines() -> dict[str, Any]:
+    """Named machines and the ways to spell a cluster."""
+    return catalogue.machines()
+
+
+def cluster(on: str, overrides: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """What the spelling `on` (or a cluster file) means: every figure an estimate would use."""
+    given = requests.read_cluster(on, dict(overrides or {}))
+    return catalogue.cluster(given.cluster)
+
+
+def cluster_figure(name: str, text: str) -> float:
+    """A figure of `--set cluster.NAME=TEXT`, in the unit of its name."""
     from meshwright.files import cluster_file
 
-    return cluster_file.named(on, dict(overrides or {}))
+    return cluster_file.override(name, text)
+
+
+def model_names() -> tuple[str, ...]:
+    """Presets, for shell completion."""
+    return catalogue.model_names()
+
+
+def chip_spellings() -> tuple[str, ...]:
+    """Chip names and aliases in lower case, for shell completion."""
+    return catalogue.chip_spellings()

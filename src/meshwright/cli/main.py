@@ -26,8 +26,6 @@ VERBS: dict[str, tuple[str, str]] = {
     "version": ("version", "The version of Meshwright and what it runs on."),
 }
 
-ISSUES = "https://github.com/meshwright/meshwright/issues"
-
 
 class Verbs(click.Group):
     """A group whose commands are imported on use."""
@@ -127,12 +125,10 @@ def _fault(error: Exception, as_json: bool, debug: bool) -> int:
 
         traceback.print_exception(error)
     message = " ".join(f"{type(error).__name__}: {error}".split())
-    _say(
-        f"bug: {message}. This is our fault: please report the command and the output of the same command "
-        f"with --debug at {ISSUES}"
-    )
+    way_out = "report it with the command and what the same command prints with --debug"
+    _say(f"bug[MW999]: {message}; this is our fault, please {way_out}")
     if as_json:
-        _print_json([Diagnostic("MW999", message, hint=f"report it at {ISSUES}")])
+        _print_json([Diagnostic("MW999", message, hint=way_out)])
     return 3
 
 

@@ -80,8 +80,8 @@ def override(name: str, text: str) -> float:
 
 
 _EXAMPLES = {
-    "scale_up_size": "8", "scale_up_gbytes_s": "450", "scale_out_gbits_s": "400Gbit/s", "oversubscription": "2",
-    "usable_gib": "76GiB",
+    "scale_up_size": "8", "scale_up_gbytes_s": "450GB/s", "scale_out_gbits_s": "400Gbit/s",
+    "oversubscription": "2", "usable_gib": "76GiB",
 }  # fmt: skip
 
 

@@ -61,9 +61,8 @@ def _fields(record: type, *, but: tuple[str, ...] = ()) -> dict[str, Any]:
 
 def _part(name: str, record: type) -> type[BaseModel]:
     """The strict file record of a block part: its dataclass fields and the `type` that names it."""
-    return create_model(
-        f"{record.__name__}Part", __base__=Strict, type=(Literal[name], ...), **_fields(record)
-    )
+    fields: dict[str, Any] = {"type": (Literal[name], ...), **_fields(record)}
+    return create_model(f"{record.__name__}Part", __base__=Strict, **fields)
 
 
 @cache

@@ -131,6 +131,8 @@ def plan_of(
     if faults:
         raise InputError(*dict.fromkeys(faults))
     assert top is not None
+    assert model is not None
+    assert found is not None
     strategy = top.strategy.model_dump(exclude_none=True)
     for name in ("layers_per_stage", "placement"):
         if name in strategy:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,10 +18,10 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.report.records import Because
-from meshwright.strategy.records import Strategy
+from meshwright.search.given import read as read_given
+from meshwright.search.given import read_choices
 from meshwright.work import Work
 
-STRATEGY_FIELDS = tuple(f.name for f in dataclasses.fields(Strategy))
 Read = TypeVar("Read")
 
 
@@ -58,11 +57,12 @@ def read(
     framework: str | None = None,
     overrides: Mapping[str, float] | None = None,
     strategy: Mapping[str, Any] | None = None,
-    batch_range: bool = False,
+    several: bool = False,
 ) -> Request:
     """The request that names, files and flags spell; flags win over a plan file.
 
-    Raises one InputError with every fault of every part. `batch_range` allows a range of global batches.
+    Raises one InputError with every fault of every part. `several` allows a range of global
+    batches and several values of a strategy field, as a search takes them.
     """
     faults: list[Diagnostic] = []
 
@@ -78,12 +78,8 @@ def read(
         hint = did_you_mean(name, OVERRIDES) or f"known: {', '.join(OVERRIDES)}"
         faults.append(Diagnostic("MW902", f"no cluster figure {name!r}", where="overrides", hint=hint))
         del figures[name]
-    given = dict(strategy or {})
-    for name in [n for n in given if n not in STRATEGY_FIELDS]:
-        hint = did_you_mean(name, STRATEGY_FIELDS) or f"known: {', '.join(STRATEGY_FIELDS)}"
-        faults.append(Diagnostic("MW904", f"no strategy field {name!r}", where="strategy", hint=hint))
-        del given[name]
-    given = {k: v for k, v in given.items() if v is not None}
+    given = {k: v for k, v in (strategy or {}).items() if v is not None}
+    part(lambda: (read_choices if several else read_given)(given))  # every unreadable word, before any work
 
     source = part(lambda: _model(model, figures, cluster if isinstance(cluster, str) else None))
     plan = source if isinstance(source, PlanGiven) else None
@@ -92,10 +88,12 @@ def read(
         machine = plan.cluster
     else:
         machine = (
-            part(lambda: _cluster(cluster, figures)) if cluster is not None or source is not None else None
+            part(lambda: read_cluster(cluster, figures))
+            if cluster is not None or source is not None
+            else None
         )
     stated = WorkGiven(
-        seq_len, global_batch_size, tokens_per_step, total_tokens, precision, tuple(options), batch_range
+        seq_len, global_batch_size, tokens_per_step, total_tokens, precision, tuple(options), several
     )
     asked = part(lambda: work_of(stated, work, plan.work if plan is not None else {}))
     named = framework or (plan.work.get("framework") if plan is not None else None)
@@ -156,7 +154,8 @@ def _model(
     return found, model_file.model_mapping(found)
 
 
-def _cluster(cluster: str | Path | Cluster | None, figures: dict[str, float]) -> ClusterGiven:
+def read_cluster(cluster: str | Path | Cluster | None, figures: dict[str, float]) -> ClusterGiven:
+    """The cluster of a spelling, a cluster file, a plan file or a record; `figures` replace its own."""
     if cluster is None:
         raise InputError(
             Diagnostic(

@@ -75,7 +75,7 @@ def model_json(model: Model) -> dict[str, Any]:
 def cluster_json(cluster: Cluster) -> dict[str, Any]:
     """A cluster with every figure the estimate used, per chip and direction."""
     out = cluster.scale_out_bytes_s
-    return plain(
+    shown: dict[str, Any] = plain(
         {
             "name": cluster.name,
             "chip": cluster.chip.name,
@@ -89,12 +89,13 @@ def cluster_json(cluster: Cluster) -> dict[str, Any]:
             "wraps": list(cluster.wraps),
             "n_slices": cluster.n_slices,
         }
-    )  # type: ignore[no-any-return]
+    )
+    return shown
 
 
 def work_json(work: Work) -> dict[str, Any]:
     """What was asked."""
-    return plain(
+    shown: dict[str, Any] = plain(
         {
             "seq_len": work.seq_len,
             "global_batch_size": work.global_batch_size,
@@ -103,7 +104,8 @@ def work_json(work: Work) -> dict[str, Any]:
             "total_tokens": work.total_tokens,
             "options": work.options,
         }
-    )  # type: ignore[no-any-return]
+    )
+    return shown
 
 
 def strategy_json(strategy: Strategy, model: Model) -> dict[str, Any]:
@@ -117,6 +119,28 @@ def strategy_json(strategy: Strategy, model: Model) -> dict[str, Any]:
     laid = listed or (stages.split(model, pp, vpp).layers_per_stage if legal else None)
     named["stages"] = None if laid is None else list(laid)
     return named
+
+
+def strategy_line(strategy: Strategy) -> str:
+    """The strategy in one line, without what is off.
+
+    >>> from meshwright.strategy.records import Strategy
+    >>> strategy_line(Strategy(dp=128, tp=8, sp=True, pp=16, zero=1))
+    'dp128 tp8+sp pp16 1f1b mbs1 zero1 recompute none'
+    """
+    s = strategy
+    words = [f"dp{s.dp}", f"tp{s.tp}" + ("+sp" if s.sp else "")]
+    words += [f"{name}{value}" for name, value in (("pp", s.pp), ("vpp", s.vpp)) if value != 1]
+    if s.cp != 1:
+        words.append(f"cp{s.cp} {s.cp_method}")
+    words += [f"{name}{value}" for name, value in (("ep", s.ep), ("etp", s.etp)) if value != 1]
+    if s.pp != 1:
+        words.append(s.schedule)
+    words.append(f"mbs{s.microbatch_size}")
+    group = f"/{s.zero_group}" if s.zero and s.zero_group != s.dp * s.cp and s.zero_group != 1 else ""
+    words.append(f"zero{s.zero}{group}")
+    words.append(f"recompute {s.recompute}")
+    return " ".join(words)
 
 
 def term_json(term: Term) -> dict[str, Any]:
@@ -177,7 +201,8 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
     }
     if terms:
         plan["terms"] = None if e.terms is None else term_json(e.terms)
-    return plain(plan)  # type: ignore[no-any-return]
+    shown: dict[str, Any] = plain(plan)
+    return shown
 
 
 def profile_name(estimate: Estimate) -> str:
@@ -228,7 +253,7 @@ def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
         body |= run_json(plan.best)
     if plan.space is not None:
         body["space"] = plan.space
-    return envelope("plan", plan.model, plan.cluster, plan.work) | plain(body)  # type: ignore[no-any-return]
+    return envelope("plan", plan.model, plan.cluster, plan.work) | plain(body)
 
 
 def check_object(checked: Checked) -> dict[str, Any]:
@@ -236,6 +261,7 @@ def check_object(checked: Checked) -> dict[str, Any]:
     head = envelope("check", checked.model, checked.cluster, checked.work)
     return head | {
         "ok": checked.ok,
-        "strategy": strategy_json(checked.strategy, checked.model),
+        "strategy": None if checked.strategy is None else strategy_json(checked.strategy, checked.model),
+        "given": plain(checked.given),
         "diagnostics": diagnostics_json(checked.diagnostics),
     }

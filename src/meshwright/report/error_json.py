@@ -1,4 +1,4 @@
-"""Diagnostics as JSON: apart from the other objects, so that a fault is reported without loading the model."""
+"""Diagnostics as JSON, apart from the other objects: a fault is reported without loading the rest."""
 
 from __future__ import annotations
 

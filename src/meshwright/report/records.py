@@ -187,7 +187,8 @@ class Checked:
     model: Model
     cluster: Cluster
     work: Work
-    strategy: Strategy
+    strategy: Strategy | None  # None where it could not be completed to a legal one
+    given: dict[str, Any]
     diagnostics: tuple[Diagnostic, ...]
 
     @property

@@ -1,0 +1,197 @@
+"""Flags that several verbs share, and the request they spell. Words are checked where they are read.
+
+Numbers stay text until the whole request is read, so that every fault of a command is reported at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+SCHEDULES = (
+    "gpipe", "1f1b", "interleaved-1f1b", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev",
+)  # fmt: skip
+PRECISIONS = ("fp16", "bf16", "fp8", "mxfp8", "nvfp4")
+
+# Flag, metavar, help; the strategy field is the flag's own name.
+STRATEGY: tuple[tuple[str, str, str], ...] = (
+    ("--dp", "N", "Data-parallel degree."),
+    ("--tp", "N", "Tensor-parallel degree."),
+    ("--pp", "N", "Pipeline stages."),
+    ("--vpp", "N", "Virtual stages (chunks) a rank."),
+    ("--cp", "N", "Context-parallel degree."),
+    ("--cp-method", "WORD", "ring or all-to-all."),
+    ("--ep", "N", "Expert-parallel degree."),
+    ("--etp", "N", "Tensor-parallel degree inside an expert."),
+    (
+        "--zero",
+        "0-3",
+        "What is sharded over data parallelism: 1 optimizer, 2 and gradients, 3 and parameters.",
+    ),
+    ("--zero-group", "N|WORD", "Chips that one sharded copy is spread over: a number, node, domain or all."),
+    ("--schedule", "WORD", f"Pipeline schedule: {', '.join(SCHEDULES)}."),
+    ("--microbatch-size", "N", "Sequences in one forward of one rank."),
+    ("--recompute", "WORD", "none, full, minimal, every:2, layers:N or selective:core_attn+norm+..."),
+    ("--layers-per-stage", "N,N,...", "Decoder layers of each virtual stage in order."),
+    ("--optimizer", "WORD", "adamw or adamw-bf16."),
+    ("--offload", "WORD", "none."),
+    ("--dispatcher", "WORD", "How tokens reach experts: all-to-all, deep-ep, hybrid-ep, all-gather."),
+    ("--placement", "A,B,C,D", "Axes from the fastest network outwards, for example tp,cp,dp,pp."),
+)
+STRATEGY_FIELDS = (*(flag[2:].replace("-", "_") for flag, _, _ in STRATEGY), "sp")
+LISTS = ("layers_per_stage", "placement")  # whose own value holds commas
+
+WORK: tuple[tuple[str, str, str], ...] = (
+    ("--seq-len", "TOKENS", "Sequence length; k = 1024."),
+    ("--global-batch", "N", "Sequences a step over all ranks."),
+    ("--tokens-per-step", "TOKENS", "Instead of --global-batch; 16M of 8k sequences is 2,048 of them."),
+    ("--total-tokens", "TOKENS", "The whole run, for days, chip-hours and cost; T = 10^12."),
+    ("--precision", "WORD", f"Of matrix products: {', '.join(PRECISIONS)}."),
+    ("--moe-balance", "WORD", "balanced (routing is even) or dropless (it is not, and no token is dropped)."),
+    (
+        "--options",
+        "A,B",
+        "Framework switches that the plan assumes, for example cuda-graphs-full,fused-loss.",
+    ),
+    ("--framework", "NAME", "Efficiency profile, for example megatron-core or megatron-core@GENERATION."),
+    ("--price-per-chip-hour", "USD", "For the cost of a run with --total-tokens."),
+)
+
+
+def request(command: Command) -> Command:
+    """MODEL, `--on`, `--set` and every flag of work and strategy, in the order of the help text."""
+    decorators: list[Callable[[Any], Any]] = [
+        click.argument("model", metavar="MODEL|PLAN", shell_complete=_models),
+        click.option("--on", "on", metavar="CLUSTER", help="COUNTxCHIP, a torus slice, a machine or a file.",
+                     shell_complete=_chips),
+        click.option("--set", "sets", metavar="cluster.FIELD=VALUE", multiple=True,
+                     help="Replace a figure of the cluster; repeatable."),
+    ]  # fmt: skip
+    decorators += [_text(*row) for row in WORK]
+    for row in STRATEGY:
+        decorators.append(_text(*row))
+        if row[0] == "--tp":
+            decorators.append(
+                click.option(
+                    "--sp/--no-sp", "sp", default=None, help="Sequence parallelism over the tensor group."
+                )
+            )
+    for decorate in reversed(decorators):
+        command = decorate(command)
+    return command
+
+
+def json_flag(command: Command) -> Command:
+    """`--json`."""
+    return click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")(command)
+
+
+def _text(flag: str, metavar: str, text: str) -> Callable[[Any], Any]:
+    words = {"--schedule": SCHEDULES, "--precision": PRECISIONS}.get(flag)
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        return [w for w in words or () if w.startswith(incomplete)]
+
+    return click.option(flag, metavar=metavar, help=text, shell_complete=complete)
+
+
+def _models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    from click.shell_completion import CompletionItem
+
+    from meshwright import api
+
+    named = [CompletionItem(n) for n in api.model_names() if n.startswith(incomplete)]
+    return named or [CompletionItem(incomplete, type="file")]
+
+
+def _chips(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from meshwright import api
+
+    count, x, start = incomplete.partition("x")
+    if not x:
+        return []
+    return [f"{count}x{n}" for n in api.chip_spellings() if n.startswith(start.lower())]
+
+
+def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]:
+    """The keyword arguments of the API's verbs that parsed flags spell; InputError where one cannot be read.
+
+    With `several`, a comma separates the values that a search may choose from (`--tp 4,8`).
+    """
+    from meshwright.errors import Diagnostic, InputError
+
+    faults: list[Diagnostic] = []
+    overrides: dict[str, float] = {}
+    for text in flags.get("sets", ()):
+        try:
+            overrides |= _override(text)
+        except InputError as error:
+            faults.extend(error.diagnostics)
+    price = None
+    if flags.get("price_per_chip_hour") is not None:
+        try:
+            price = float(flags["price_per_chip_hour"])
+        except ValueError:
+            price = -1.0
+        if not 0 <= price < float("inf"):
+            said = f"--price-per-chip-hour is {flags['price_per_chip_hour']!r}, not a price"
+            faults.append(
+                Diagnostic("MW903", said, where="--price-per-chip-hour", hint="write 2.50 (US dollars)")
+            )
+    options = _comma(flags.get("options"))
+    balance = flags.get("moe_balance")
+    words = {"balanced": "balanced-routing", "dropless": "dropless"}
+    if balance is not None and balance not in words:
+        said = f"--moe-balance is {balance!r}, but the words are {', '.join(words)}"
+        faults.append(
+            Diagnostic("MW903", said, where="--moe-balance", hint="leave it out for balanced routing")
+        )
+    elif balance is not None:
+        options.append(words[balance])
+    strategy = {name: flags[name] for name in STRATEGY_FIELDS if flags.get(name) is not None}
+    if several:
+        for name, value in strategy.items():
+            if isinstance(value, str) and "," in value and name not in LISTS:
+                strategy[name] = _comma(value)
+    found: dict[str, Any] = {
+        "model": flags["model"],
+        "cluster": flags.get("on"),
+        "seq_len": flags.get("seq_len"),
+        "global_batch_size": flags.get("global_batch"),
+        "tokens_per_step": flags.get("tokens_per_step"),
+        "total_tokens": flags.get("total_tokens"),
+        "precision": flags.get("precision"),
+        "options": options,
+        "framework": flags.get("framework"),
+        "overrides": overrides,
+        **strategy,
+    }
+    if faults:
+        from meshwright import api
+
+        raise InputError(*faults, *api.faults(**found, several=several))
+    return found if price is None else found | {"price_per_chip_hour": price}
+
+
+def _comma(text: str | None) -> list[str]:
+    return [part.strip() for part in (text or "").split(",") if part.strip()]
+
+
+def _override(text: str) -> dict[str, float]:
+    from meshwright import api
+    from meshwright.errors import Diagnostic, InputError
+
+    target, equals, value = text.partition("=")
+    room, dot, name = target.strip().partition(".")
+    if not equals or not dot or room != "cluster":
+        raise InputError(
+            Diagnostic(
+                "MW902", f"--set {text} is not cluster.FIELD=VALUE", where="--set",
+                hint="for example --set cluster.scale_out_gbits_s=400",
+            )
+        )  # fmt: skip
+    return {name: api.cluster_figure(name, value.strip())}

@@ -1,0 +1,53 @@
+"""stdout for data, stderr for narration: JSON, rich consoles and progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+WIDE = 110  # columns when stdout is no terminal: tables in files and pipes should not fold at 80
+
+
+def print_json(value: dict[str, Any]) -> None:
+    """One object on stdout; a value that JSON lacks is our bug, not output."""
+    import json
+
+    json.dump(value, sys.stdout, indent=2, allow_nan=False, ensure_ascii=False)
+    sys.stdout.write("\n")
+
+
+def console() -> Console:
+    """The console of stdout. rich leaves colour away for NO_COLOR and for pipes."""
+    from rich.console import Console
+
+    return Console(
+        width=None if sys.stdout.isatty() else WIDE, highlight=False, soft_wrap=not sys.stdout.isatty()
+    )
+
+
+def say(text: str) -> None:
+    """One line of narration."""
+    print(text, file=sys.stderr)
+
+
+@contextmanager
+def progress(title: str) -> Iterator[Callable[..., None]]:
+    """A bar on stderr while stderr is a terminal; else nothing. The callback takes (done, total)."""
+    if not sys.stderr.isatty():
+        yield lambda *_: None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+
+        def update(done: float, total: float | None = None, *_: Any) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield update

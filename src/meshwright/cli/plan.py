@@ -1,0 +1,45 @@
+"""`meshwright plan`: search, rank, explain, write."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from meshwright.cli import output
+from meshwright.cli.options import arguments, json_flag, request
+
+
+@click.command("plan")
+@request
+@click.option("-o", "--output", "path", metavar="FILE", help="Write the best plan (or --rank N) as YAML.")
+@click.option(
+    "--rank", type=click.IntRange(min=1), default=1, help="Which plan -o writes.", show_default=True
+)
+@click.option("--top", type=click.IntRange(1, 1000), default=10, help="Plans to show.", show_default=True)
+@click.option("--show-space", is_flag=True, help="List the axes and values that are searched.")
+@click.option("--terms", is_flag=True, help="With --json: the tree of terms of every plan.")
+@json_flag
+def command(
+    path: str | None, rank: int, top: int, show_space: bool, terms: bool, as_json: bool, **flags: Any
+) -> int:
+    """Search for the fastest strategy that fits. A flag that is given is fixed, the rest is searched.
+
+    A list searches those values (--tp 4,8), --global-batch 512:4096 searches batches.
+    """
+    from meshwright import api
+    from meshwright.report.terminal.plan import print_plan
+
+    given = arguments(flags, several=True)
+    with output.progress("searching") as update:
+        found = api.plan(
+            **given, top=max(top, rank), show_space=show_space, progress=None if as_json else update
+        )
+    if path is not None and found.plans:
+        written = api.save(found, path, rank=rank)
+        output.say(f"wrote plan {rank} ({api.summary(written)}) to {path}")
+    if as_json:
+        output.print_json(found.json(terms=terms))
+    else:
+        print_plan(found, output.console(), shown=top)
+    return 0 if found.plans else 1

@@ -1,0 +1,171 @@
+"""An estimate for a person: verdict, where time and memory go, what was derived and measured nearby."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from meshwright import units
+from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
+from meshwright.report.as_json import profile_name, strategy_line
+from meshwright.report.records import Estimate
+from meshwright.report.terminal.findings import print_findings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+BAR = 24
+_TIME_MEANS = {
+    "compute": "matrix products and the rest of the layers",
+    "tp": "exposed tensor-parallel collectives",
+    "cp": "exposed context-parallel traffic",
+    "ep": "exposed expert dispatch and combine",
+    "dp": "exposed gradient and parameter traffic",
+    "pp": "exposed sends between stages",
+    "bubble": "waiting for the pipeline",
+    "optimizer": "the update",
+    "other": "launches and the rest",
+}
+
+
+def print_estimate(found: Estimate, console: Console) -> None:
+    """The whole estimate."""
+    print_headline(found, console)
+    console.print(time_table(found))
+    console.print(memory_table(found))
+    print_run(found, console)
+    print_derived(found, console)
+    print_nearest(found, console)
+    if found.diagnostics:
+        console.print()
+        print_findings(found.diagnostics, console)
+
+
+def print_headline(found: Estimate, console: Console) -> None:
+    """Verdict, request, strategy and the figures people quote."""
+    e, work, cluster = found.evaluation, found.work, found.cluster
+    peak, room = units.bytes_text(e.peak_bytes), units.bytes_text(e.capacity_bytes)
+    verdict = (
+        Text(f"fits: {peak} of {room} a chip", style="bold green")
+        if found.fits
+        else Text(f"does not fit: {peak} needed, {room} a chip", style="bold red")
+    )
+    console.print(
+        f"{found.model.name} on {units.count_text(cluster.n_chips)} x {cluster.chip.name}, "
+        f"{units.length_text(work.seq_len)} tokens x {units.count_text(work.global_batch_size)} sequences, "
+        f"{work.precision}, {profile_name(found)}"
+    )
+    console.print(f"{strategy_line(found.strategy)}")
+    console.print()
+    console.print(verdict)
+    interval = ""
+    if found.interval_s is not None:
+        low, high = found.interval_s
+        interval = f" ({units.seconds_text(low)} to {units.seconds_text(high)})"
+    console.print(f"step time   {units.seconds_text(found.step_time_s)}{interval}")
+    console.print(f"throughput  {units.number_text(found.tokens_per_s_per_chip)} tokens/s/chip")
+    rate, dense = units.flops_text(found.model_flops_per_s_per_chip), units.flops_text(found.peak_flops)
+    console.print(
+        f"MFU         {units.percent_text(found.mfu)}  ({rate} a chip over {dense} "
+        f"dense {work.precision}; causal attention counted half, recompute not counted)"
+    )
+    if float(e.recompute_s) > 0:
+        console.print(f"HFU         {units.percent_text(found.hfu)}  (recompute counted)")
+
+
+def _bar(share: float) -> str:
+    filled = round(BAR * max(0.0, min(1.0, share)))
+    return "█" * filled + "·" * (BAR - filled)
+
+
+def time_table(found: Estimate) -> Table:
+    """Where the step goes, largest first; what is zero is left away."""
+    e = found.evaluation
+    table = Table(title="where the time goes", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for header, side in (("part", "left"), ("time", "right"), ("share", "right"), ("", "left"), ("", "left")):
+        table.add_column(header, justify=side)  # type: ignore[arg-type]
+    shares = sorted(((float(e.time_s.get(k, 0.0)), k) for k in TIME_KEYS), reverse=True)
+    for seconds, key in shares:
+        share = seconds / found.step_time_s
+        if seconds > 0:
+            means = _TIME_MEANS[key]
+            if key == "compute" and float(e.recompute_s) > 0:
+                means += f"; {units.seconds_text(e.recompute_s)} of it recompute"
+            table.add_row(key, units.seconds_text(seconds), units.percent_text(share), _bar(share), means)
+    return table
+
+
+def memory_table(found: Estimate) -> Table:
+    """Memory of the fullest rank by category against what a process can allocate."""
+    e = found.evaluation
+    capacity = float(e.capacity_bytes)
+    title = f"memory of the fullest rank (stage {int(e.peak_stage)})"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for header, side in (("part", "left"), ("size", "right"), ("of capacity", "right"), ("", "left")):
+        table.add_column(header, justify=side)  # type: ignore[arg-type]
+    for key in MEMORY_KEYS:
+        size = float(e.memory_bytes.get(key, 0.0))
+        if size > 0:
+            share = size / capacity
+            table.add_row(key, units.bytes_text(size), units.percent_text(share), _bar(share))
+    peak = float(e.peak_bytes)
+    table.add_row("peak", units.bytes_text(peak), units.percent_text(peak / capacity), _bar(peak / capacity))
+    return table
+
+
+def print_run(found: Estimate, console: Console) -> None:
+    """The whole run, where its length is known."""
+    run = found.run
+    if run is None:
+        return
+    console.print()
+    console.print(
+        f"{units.count_text(run.total_tokens)} tokens: {units.count_text(round(run.n_steps))} steps, "
+        f"{units.number_text(run.days)} days, {units.count_text(round(run.chip_hours))} chip-hours"
+    )
+    if run.cost_usd is not None and run.price_per_chip_hour is not None:
+        price = units.money_text(run.price_per_chip_hour)
+        console.print(f"cost {units.money_text(run.cost_usd)} at {price} a chip-hour")
+    else:
+        console.print("cost unknown: add --price-per-chip-hour USD")
+    if run.energy_j is not None:
+        console.print(
+            f"energy {units.energy_text(run.energy_j)} of the chips alone at TDP ({run.tdp_w:g} W each)"
+        )
+
+
+def print_derived(found: Estimate, console: Console) -> None:
+    """What was not given, and why it is what it is."""
+    if not found.derived:
+        return
+    table = Table(title="derived", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    for name, d in found.derived.items():
+        table.add_row(name, _value(d.value), d.because)
+    console.print(table)
+
+
+def _value(value: object) -> str:
+    if isinstance(value, tuple | list):
+        return ",".join(str(v) for v in value)
+    return "-" if value is None else str(value)
+
+
+def print_nearest(found: Estimate, console: Console) -> None:
+    """Measured runs that resemble the plan, and what the model says of them."""
+    if not found.nearest:
+        return
+    console.print()
+    for near in found.nearest:
+        predicted = (
+            f"{_amount(near.predicted, near.unit)} for it" if near.predicted is not None else "nothing of it"
+        )
+        console.print(
+            f"nearest: {near.id}, measured {_amount(near.measured, near.unit)}; this model says {predicted} "
+            f"({near.why}; {near.source})"
+        )
+
+
+def _amount(value: float, unit: str) -> str:
+    return units.seconds_text(value) if unit == "s" else f"{units.number_text(value)} {unit}"

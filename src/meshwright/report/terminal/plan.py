@@ -1,0 +1,113 @@
+"""A plan for a person: the ranking, why the best one wins, what each kind of parallelism is worth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from meshwright import units
+from meshwright.report.as_json import strategy_line
+from meshwright.report.records import Estimate, Plan
+from meshwright.report.terminal.estimate import memory_table, print_headline, print_run, time_table
+from meshwright.report.terminal.findings import print_findings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_plan(found: Plan, console: Console, *, shown: int) -> None:
+    """The whole answer; without a plan that fits, the nearest miss."""
+    best = found.best
+    if best is None:
+        _print_miss(found, console)
+    else:
+        print_headline(best, console)
+        console.print(time_table(best))
+        console.print(memory_table(best))
+        console.print(_ranking(found.plans[:shown]))
+        if found.why:
+            console.print()
+            console.print("why")
+            for sentence in found.why:
+                console.print(f"  {sentence}")
+        if found.necessity:
+            console.print(_necessity(found, best))
+        print_run(best, console)
+    console.print()
+    console.print(_searched(found))
+    if found.space is not None:
+        console.print(_space(found))
+    if best is not None and best.diagnostics:
+        console.print()
+        print_findings(best.diagnostics, console)
+
+
+def _ranking(plans: tuple[Estimate, ...]) -> Table:
+    table = Table(title="plans, best first", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for header, side in (
+        ("", "right"), ("strategy", "left"), ("step", "right"), ("tokens/s/chip", "right"), ("MFU", "right"),
+        ("memory", "right"),
+    ):  # fmt: skip
+        table.add_column(header, justify=side)  # type: ignore[arg-type]
+    for i, plan in enumerate(plans, 1):
+        table.add_row(
+            str(i),
+            strategy_line(plan.strategy),
+            units.seconds_text(plan.step_time_s),
+            units.number_text(plan.tokens_per_s_per_chip),
+            units.percent_text(plan.mfu),
+            units.bytes_text(plan.evaluation.peak_bytes),
+        )
+    return table
+
+
+def _necessity(found: Plan, best: Estimate) -> Table:
+    """What the step costs when a means may not be used."""
+    table = Table(title="what each means is worth", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("without")
+    table.add_column("best step", justify="right")
+    table.add_column("loss", justify="right")
+    for need in found.necessity:
+        if need.step_time_s is None:
+            table.add_row(need.without, "nothing fits", "")
+        elif need.loss_percent == 0:
+            table.add_row(need.without, units.seconds_text(best.step_time_s), "not used")
+        else:
+            loss = units.percent_text((need.loss_percent or 0.0) / 100)
+            table.add_row(need.without, units.seconds_text(need.step_time_s), loss)
+    return table
+
+
+def _searched(found: Plan) -> Text:
+    text = Text(
+        f"searched {found.searched:,} strategies in {units.seconds_text(found.search_seconds)}, "
+        f"{found.feasible:,} fit"
+    )
+    for title, counts in (("cut by a bound", found.bounded), ("rejected", found.rejected)):
+        if counts:
+            listed = ", ".join(f"{reason} {n:,}" for reason, n in counts.items())
+            text.append(f"\n{title}: {listed}")
+    return text
+
+
+def _space(found: Plan) -> Table:
+    table = Table(title="space", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    for axis, values in (found.space or {}).items():
+        table.add_row(axis, ", ".join(str(v) for v in values))
+    return table
+
+
+def _print_miss(found: Plan, console: Console) -> None:
+    console.print(Text("nothing fits", style="bold red"))
+    if found.nearest is not None:
+        e = found.nearest.evaluation
+        console.print(f"nearest: {strategy_line(found.nearest.strategy)}")
+        console.print(
+            f"  needs {units.bytes_text(e.peak_bytes)} a chip, and a process can allocate "
+            f"{units.bytes_text(e.capacity_bytes)}"
+        )
+        console.print(memory_table(found.nearest))
+    if found.needs:
+        console.print(f"it needs {found.needs}")

@@ -1,0 +1,84 @@
+"""Lists for a person: presets, chips, machines, and one cluster in full."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from meshwright import units
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def _table(*columns: str, title: str | None = None) -> Table:
+    """A table without lines; a leading `>` of a column's name aligns it right."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
+    return table
+
+
+def print_models(found: dict[str, Any], console: Console) -> None:
+    """Presets with sizes."""
+    table = _table("name", "family", ">layers", ">parameters", ">active", "also")
+    for m in found["models"]:
+        table.add_row(
+            m["name"], m["family"], str(m["layers"]), units.count_text(m["total"]),
+            units.count_text(m["active"]), ", ".join(m["aliases"][:3]),
+        )  # fmt: skip
+    console.print(table)
+    if not found["models"]:
+        console.print("no preset holds these words; a config.json or a model YAML works too")
+
+
+def _number(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{units.number_text(value)}{unit}"
+
+
+def print_chips(found: dict[str, Any], console: Console, *, sources: bool) -> None:
+    """Data sheets: dense peaks, bandwidths per chip and direction."""
+    table = _table(
+        "name", ">HBM GiB", ">usable", ">HBM GB/s", ">bf16", ">fp8", ">fp4 TFLOP/s", ">domain", ">up GB/s",
+        ">out Gbit/s", ">W", "aliases",
+    )  # fmt: skip
+    for c in found["chips"]:
+        table.add_row(
+            c["name"], _number(c["hbm_gib"]), _number(c["usable_gib"]), _number(c["hbm_gbytes_s"]),
+            _number(c["bf16_tflops"]), _number(c["fp8_tflops"]), _number(c["fp4_tflops"]),
+            "-" if c["scale_up_size"] is None else str(c["scale_up_size"]),
+            _number(c["scale_up_gbytes_s"]), _number(c["scale_out_gbits_s"]), _number(c["tdp_w"]),
+            ", ".join(c["aliases"]),
+        )  # fmt: skip
+    console.print(table)
+    if sources:
+        for c in found["chips"]:
+            console.print(f"{c['name']}: {c['source']}")
+            if c["notes"]:
+                console.print(f"  {c['notes']}")
+
+
+def print_machines(found: dict[str, Any], console: Console) -> None:
+    """Named machines, then every way to spell a cluster."""
+    table = _table("machine", ">chips", "chip")
+    for m in found["machines"]:
+        table.add_row(m["name"], str(m["n_chips"]), m["chip"])
+    console.print(table)
+    spellings = _table("--on", "means", title="spellings")
+    for s in found["spellings"]:
+        spellings.add_row(s["example"], s["means"])
+    console.print(spellings)
+
+
+def print_cluster(found: dict[str, Any], console: Console) -> None:
+    """Every figure of a cluster that an estimate would use."""
+    table = _table("figure", "value")
+    for name, value in found["cluster"].items():
+        if value in (None, []) or (name == "n_slices" and value == 1):
+            continue
+        shown = "x".join(str(v) for v in value) if isinstance(value, list) else value
+        table.add_row(name, _number(shown) if isinstance(shown, float) else str(shown))
+    console.print(table)
+    for name, d in found["derived"].items():
+        console.print(f"derived {name} {d['value']}: {d['because']}")
