@@ -448,3 +448,22 @@ def test_any_value_anywhere_is_read_or_refused(data: st.DataObject) -> None:
         assert all(found)
         return
     assert 0 < params.active_params(model) <= params.total_params(model)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+def test_what_tensor_parallelism_divides_is_what_the_class_plans(model_type: str) -> None:
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    values = LLAMA | {"model_type": model_type, "attention_bias": True} | {"head_dim": 8}
+    shape = {k: v for k, v in values.items() if k != "model_type"}
+    config = transformers.AutoConfig.for_model(model_type, **shape)
+    with torch.device("meta"):
+        layer = transformers.AutoModelForCausalLM.from_config(config).model.layers[0]
+    cut = 0
+    for name, p in layer.named_parameters():
+        module, _, kind = name.rpartition(".")
+        how = config.base_model_tp_plan.get(f"layers.*.{module}", "")
+        # The bias after a row-wise product is added once, so every rank keeps it whole.
+        cut += p.numel() if how == "colwise" or (how == "rowwise" and kind == "weight") else 0
+    model = config_json.read(values)
+    assert params.block_params(model.blocks[0], model).sharded == cut

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from meshwright.errors import InputError
@@ -202,3 +203,13 @@ def test_key_value_heads_are_copied_beyond_their_number() -> None:
     assert layer.per_rank(tp=8) == layer.sharded / 8 + layer.replicated
     held = (layer.sharded - keys_values) / 16 + keys_values / 8 + layer.replicated
     assert layer.per_rank(tp=16) == pytest.approx(held, rel=1e-12)
+
+
+def test_ranks_hold_the_same_for_numbers_and_arrays() -> None:
+    layers = params.layer_params(presets.load("Qwen3-235B-A22B"))
+    tp, ep = np.array([1, 2, 8, 16])[:, None], np.array([1, 8, 128])[None, :]
+    held = layers.per_rank(tp=tp, ep=ep)
+    assert held.shape == (4, 3)
+    assert all(
+        held[i, j] == layers.per_rank(tp=int(tp[i, 0]), ep=int(ep[0, j])) for i in range(4) for j in range(3)
+    )
