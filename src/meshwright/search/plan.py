@@ -1,0 +1,152 @@
+"""The search: the whole space, ranked, with what was left out and what each technique buys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from time import perf_counter
+from typing import Any
+
+from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.step import evaluate as evaluate_step
+from meshwright.hardware.records import Cluster
+from meshwright.model.records import Model
+from meshwright.profiles.records import Profile
+from meshwright.search import why as sentences
+from meshwright.search.derive import complete
+from meshwright.search.given import read_choices
+from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
+from meshwright.search.scan import Candidate, Evaluate, Request, Scan, scan
+from meshwright.search.space import Space, build
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+__all__ = ["Found", "Necessity", "Ranked", "search"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """A plan and its evaluation, plain numbers."""
+
+    strategy: Strategy
+    evaluation: Evaluation
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a search found, best plan first.
+
+    `searched` strategies had time and memory computed, `feasible` of them fit. `rejected` counts strategies
+    that a rule forbids, and those that do not fit; `bounded` counts strategies cut by a proof. When nothing
+    fits, `nearest` is the strategy with the smallest overshoot and `needs` says what it lacks.
+    """
+
+    plans: tuple[Ranked, ...]
+    searched: int
+    feasible: int
+    rejected: dict[str, int]
+    bounded: dict[str, int]
+    seconds: float
+    necessity: tuple[Necessity, ...]
+    nearest: Ranked | None
+    needs: str
+    why: tuple[str, ...]
+    space: Space
+
+
+def search(
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    fixed: Mapping[str, Any],
+    profile: Profile,
+    *,
+    top: int = 10,
+    progress: Callable[[float, float], None] | None = None,
+    evaluate: Evaluate | None = None,
+) -> Found:
+    """The `top` fastest strategies that fit, over every field that `fixed` does not pin.
+
+    A value of `fixed` may be a list of values to choose from. `progress` is called with (done, total).
+    `evaluate` stands in for the cost model (tests). Raises InputError, with every fault, when `fixed` cannot
+    be read or leaves no legal strategy for a reason that can be shown on one.
+    """
+    began = perf_counter()
+    cost = evaluate or evaluate_step
+    request = Request(model, cluster, work, profile)
+    space = build(model, cluster, work, fixed, profile)
+    found = scan(request, space, cost, top=max(top, 2), progress=progress)
+    if found.searched == 0:
+        _raise_faults(request, fixed)
+    plans = tuple(_ranked(request, c, cost) for c in found.best)
+    necessity = _necessity(request, found, fixed, cost)
+    nearest = None if plans or found.nearest is None else _ranked(request, found.nearest, cost)
+    needs = sentences.needs(nearest.evaluation, cluster.n_chips) if nearest else ""
+    if not plans and nearest is None:
+        needs = "no legal strategy is left: every candidate breaks a rule (see rejected)"
+    return Found(
+        plans=plans[:top],
+        searched=found.searched,
+        feasible=found.feasible,
+        rejected=dict(found.rejected.most_common()),
+        bounded=dict(found.bounded),
+        seconds=perf_counter() - began,
+        necessity=necessity,
+        nearest=nearest,
+        needs=needs,
+        why=_why(plans, necessity),
+        space=space,
+    )
+
+
+def _ranked(request: Request, candidate: Candidate, cost: Evaluate) -> Ranked:
+    r = request
+    return Ranked(candidate.strategy, cost(r.model, r.cluster, r.work, candidate.strategy, r.profile))
+
+
+def _raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:
+    """Show on one strategy why what is fixed leaves nothing: raises the faults of the first choice."""
+    first = {name: values[0] for name, values in read_choices(fixed).items()}
+    complete(request.model, request.cluster, request.work, first, request.profile)
+
+
+def _necessity(
+    request: Request, found: Scan, fixed: Mapping[str, Any], cost: Evaluate
+) -> tuple[Necessity, ...]:
+    """The best plan without each technique against the best plan; empty when nothing fits."""
+    if not found.best:
+        return ()
+    best = found.best[0]
+    told = []
+    for technique in TECHNIQUES:
+        if technique == "low-precision" and request.work.precision in LOW_PRECISIONS:
+            other = _in_bf16(request, fixed, cost)
+        elif bool(does_without(technique, best.strategy)):
+            other = best
+        else:
+            other = found.without.get(technique)
+        if other is None:
+            told.append(Necessity(technique, None, None))
+        else:
+            loss = 0.0 if other is best else 100.0 * (other.step_time_s / best.step_time_s - 1.0)
+            told.append(Necessity(technique, other.step_time_s, loss))
+    return tuple(told)
+
+
+def _in_bf16(request: Request, fixed: Mapping[str, Any], cost: Evaluate) -> Candidate | None:
+    """The best plan of the same search with matrix products in bf16."""
+    plain = replace(request, work=replace(request.work, precision="bf16"))
+    space = build(plain.model, plain.cluster, plain.work, fixed, plain.profile)
+    best = scan(plain, space, cost, top=1, techniques=()).best
+    return best[0] if best else None
+
+
+def _why(plans: tuple[Ranked, ...], necessity: tuple[Necessity, ...]) -> tuple[str, ...]:
+    if not plans:
+        return ()
+    said = [sentences.binds(plans[0].evaluation)]
+    if len(plans) > 1:
+        first, second = plans[0], plans[1]
+        said.append(sentences.runner_up(first.strategy, first.evaluation, second.strategy, second.evaluation))
+    said.append(sentences.memory(plans[0].evaluation))
+    return (*said, *sentences.necessities(necessity))

@@ -1,0 +1,100 @@
+"""Plain sentences about the best plan, each with the numbers that it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from meshwright.cost.evaluation import Evaluation
+from meshwright.search.necessity import Necessity
+from meshwright.strategy.records import Strategy
+
+GIB = 2.0**30
+PARTS = {
+    "compute": "computing",
+    "tp": "waiting for tensor-parallel traffic",
+    "cp": "waiting for context-parallel traffic",
+    "ep": "waiting for expert traffic",
+    "dp": "waiting for data-parallel traffic",
+    "pp": "waiting for pipeline sends",
+    "bubble": "idle in the pipeline bubble",
+    "optimizer": "in the optimizer",
+    "other": "in host time and stragglers",
+}
+FIELDS = (
+    "dp", "tp", "sp", "pp", "vpp", "cp", "cp_method", "ep", "etp", "zero", "zero_group", "schedule",
+    "microbatch_size", "recompute", "layers_per_stage", "optimizer", "dispatcher", "placement",
+)  # fmt: skip
+
+
+def binds(evaluation: Evaluation) -> str:
+    """Where the step's seconds go, the largest parts first."""
+    step = float(evaluation.step_time_s)
+    parts = sorted(((k, float(v)) for k, v in evaluation.time_s.items()), key=lambda p: -p[1])
+    shown = [(k, v) for k, v in parts if v >= 0.005 * step][:4]
+    listed = ", ".join(f"{v:.3g} s ({v / step:.0%}) {PARTS.get(k, k)}" for k, v in shown)
+    floor = float(evaluation.floor_time_s)
+    return (
+        f"{_cap(PARTS.get(shown[0][0], shown[0][0]))} binds: of {step:.4g} s a step, {listed}; "
+        f"the arithmetic alone at the chip's peak would take {floor:.3g} s."
+    )
+
+
+def memory(evaluation: Evaluation) -> str:
+    """Where the fullest rank's memory goes."""
+    peak, capacity = float(evaluation.peak_bytes), float(evaluation.capacity_bytes)
+    parts = sorted(((k, float(v)) for k, v in evaluation.memory_bytes.items()), key=lambda p: -p[1])
+    listed = ", ".join(f"{k} {v / GIB:.1f}" for k, v in parts if v > 0.01 * peak)
+    return (
+        f"The fullest rank (pipeline stage {int(evaluation.peak_stage)}) holds {peak / GIB:.1f} of "
+        f"{capacity / GIB:.1f} GiB ({peak / capacity:.0%}): {listed}."
+    )
+
+
+def differs(a: Strategy, b: Strategy) -> list[str]:
+    """Fields in which `b` differs from `a`, spelled as `b` has them."""
+    return [f"{f} {getattr(b, f)}" for f in FIELDS if getattr(a, f) != getattr(b, f)]
+
+
+def runner_up(best: Strategy, first: Evaluation, other: Strategy, second: Evaluation) -> str:
+    """Why the second plan lost: what it gains, and what it pays more."""
+    gap = float(second.step_time_s) - float(first.step_time_s)
+    change = sorted(
+        ((k, float(second.time_s[k]) - float(first.time_s[k])) for k in first.time_s), key=lambda p: -p[1]
+    )
+    tiny = 0.0005 * float(first.step_time_s)
+    costs = [f"{v:+.3g} s {PARTS.get(k, k)}" for k, v in change if v > tiny][:2]
+    gains = [f"{v:+.3g} s {PARTS.get(k, k)}" for k, v in reversed(change) if v < -tiny][:2]
+    told = "; ".join(part for part in (", ".join(costs), ", ".join(gains)) if part) or "no part moves visibly"
+    return (
+        f"The runner-up ({', '.join(differs(best, other)) or 'the same layout'}) takes "
+        f"{float(second.step_time_s):.4g} s, {gap / float(first.step_time_s):.2%} more: {told}."
+    )
+
+
+def necessities(necessity: Sequence[Necessity]) -> list[str]:
+    """What the techniques in use buy."""
+    needed = [n.without for n in necessity if n.loss_percent is None]
+    bought = sorted((n for n in necessity if n.loss_percent), key=lambda n: -(n.loss_percent or 0.0))
+    said = []
+    if needed:
+        said.append(f"Nothing fits without {', '.join(needed)}.")
+    if bought:
+        listed = ", ".join(f"{n.without} {n.loss_percent:.1f} % ({n.step_time_s:.4g} s)" for n in bought)
+        said.append(f"Doing without costs: {listed}.")
+    return said
+
+
+def needs(evaluation: Evaluation, chips: int) -> str:
+    """What the nearest miss lacks."""
+    peak, capacity = float(evaluation.peak_bytes), float(evaluation.capacity_bytes)
+    parts = sorted(((k, float(v)) for k, v in evaluation.memory_bytes.items()), key=lambda p: -p[1])
+    listed = " + ".join(f"{k} {v / GIB:.2f}" for k, v in parts if v > 0.005 * GIB)
+    return (
+        f"the nearest plan needs {listed} = {peak / GIB:.2f} GiB a chip on {chips} chips, but one process "
+        f"can allocate {capacity / GIB:.2f} GiB: {(peak - capacity) / GIB:.2f} GiB too much"
+    )
+
+
+def _cap(text: Any) -> str:
+    return f"{text[0].upper()}{text[1:]}"
