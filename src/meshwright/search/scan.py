@@ -67,7 +67,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds are made of: parameters, seconds of one chip at its peak for a whole step, plans to keep."""
+    """What bounds are made of: parameters, seconds of a step for one chip at its peak, plans to keep."""
 
     parameters: Held
     chip_seconds: float

@@ -117,16 +117,9 @@ class Space:
 
     def strategy(self, words: Words, rows: IntArray, groups: IntArray) -> Strategy:
         """The strategies of `rows` under `words`, degrees as arrays."""
-        return Strategy(
-            **{f: self.degrees[f][rows] for f in DEGREE_FIELDS},
-            zero_group=groups,
-            sp=words.sp,
-            cp_method=words.cp_method,  # type: ignore[arg-type]  # read_choices checked the words
-            zero=words.zero,
-            schedule=words.schedule,  # type: ignore[arg-type]
-            recompute=words.recompute,
-            **dict(words.constant),
-        )
+        values: dict[str, Any] = {f: self.degrees[f][rows] for f in DEGREE_FIELDS} | dict(words.constant)
+        values |= {f: getattr(words, f) for f in ("sp", "cp_method", "zero", "schedule", "recompute")}
+        return Strategy(zero_group=groups, **values)
 
 
 def build(

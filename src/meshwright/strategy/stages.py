@@ -106,14 +106,12 @@ def stage_classes(
 ) -> Classes:
     """The distinct stages of every (pp, vpp) pair in two arrays, which broadcast (see `split`)."""
     pp_n, vpp_n = (np.atleast_1d(a).ravel() for a in np.broadcast_arrays(pp, vpp))
-    pairs, index = np.unique(np.stack([pp_n, vpp_n]).astype(np.int64), axis=1, return_inverse=True)
+    radix = int(vpp_n.max(initial=0)) + 1
+    codes, index = np.unique(pp_n.astype(np.int64) * radix + vpp_n.astype(np.int64), return_inverse=True)
+    pairs = np.stack([codes // radix, codes % radix])
     width = len(model.blocks) + len(EXTRA_COLUMNS)
-    per_pair = [
-        _classes_of(
-            split(model, int(p), int(v), layers_per_stage, head_weight, embedding_weight, kind_weights)
-        )
-        for p, v in pairs.T
-    ]
+    weights = (float(head_weight), float(embedding_weight), kind_weights)
+    per_pair = [_classes_of(model, int(p), int(v), layers_per_stage, *weights) for p, v in pairs.T]
     u, widest = len(per_pair), max((len(rows) for rows, *_ in per_pair), default=1)
     counts = np.zeros((u, widest, width), np.int64)
     first_rank, multiplicity, largest = (np.zeros((u, widest), np.int64) for _ in range(3))
@@ -284,9 +282,18 @@ def _balanced_contiguous(weights: npt.NDArray[np.float64], pp: int, first: float
     return best
 
 
-def _classes_of(laid: Split) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+@lru_cache(maxsize=4096)
+def _classes_of(
+    model: Model,
+    pp: int,
+    vpp: int,
+    layers_per_stage: tuple[int, ...] | None,
+    head_weight: float,
+    embedding_weight: float,
+    kind_weights: tuple[float, ...] | None,
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """Distinct rows of a split, their first rank, how many ranks share them, and their largest chunk."""
-    pp = len(laid.counts)
+    laid = split(model, pp, vpp, layers_per_stage, head_weight, embedding_weight, kind_weights)
     layers = laid.chunks[:, : -len(EXTRA_COLUMNS)].sum(axis=1).reshape(-1, pp)
     rows, first, inverse, times = np.unique(
         laid.counts, axis=0, return_index=True, return_inverse=True, return_counts=True
