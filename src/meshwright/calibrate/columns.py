@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from meshwright.errors import did_you_mean
@@ -99,6 +100,7 @@ COLUMNS: dict[str, Column] = {
 Cell = int | float | str | None
 
 
+@lru_cache(maxsize=16384)  # the same degrees and sizes stand in most rows
 def cell(name: str, text: str) -> tuple[Cell, str]:
     """The typed value of a cell and what is wrong with it ("" where nothing is).
 

@@ -261,6 +261,8 @@ def _run(cells: dict[str, str], line: int) -> tuple[Run, list[tuple[str, str]]]:
     wrong: list[tuple[str, str]] = []
     values: dict[str, Cell | frozenset[str]] = {}
     for column, text in cells.items():
+        if not text:
+            continue
         value, fault = cell(column, text)
         if fault:
             wrong.append((fault, "correct the cell, or leave it empty where the value is not known"))

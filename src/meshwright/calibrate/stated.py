@@ -22,6 +22,13 @@ FP16_ERA = (
 BRIDGE = ("megatron-core",)
 # Lengths that a page leaves out and that its own figures give back: MFU over tokens/s agrees to 0.1 %.
 SEQUENCES = {"torchtitan": 8192, "paxml": 2048, "fms-fsdp": 4096}
+# Releases that a source means although no cell says so: by the longest beginning of the source.
+ERAS = {
+    "NVIDIA/NeMo@": "24.12",  # the long-sequence page came with that release
+    "NVIDIA/NeMo-Framework-Launcher": "24.05",  # its page: before 24.07
+    "NVIDIA NeMo user guide 24.12": "24.12",
+    "NVIDIA/Megatron-LM@d98e8a6:images": "24.07",  # Megatron-Core r0.8, which NeMo 24.07 carries
+}
 SELECTIVE = {  # what a bare `selective` means to each program
     "torchtitan": "minimal",  # keeps matrix products and attention, recomputes what is between
     "maxtext": "minimal",
@@ -137,9 +144,9 @@ def add_words(
     if "bf16-optimizer" in run.options:
         given["optimizer"] = "adamw-bf16"
     if not any(isinstance(b.ffn, Moe) for b in model.blocks):
-        for name in ("ep", "etp"):
-            if given.get(name) == 1:
-                del given[name]
+        given.pop("etp", None)  # what it would split is not there; some launch scripts set it for every model
+        if given.get("ep") == 1:
+            del given["ep"]
 
 
 def _schedule(run: Run, given: dict[str, Any], derived: list[tuple[str, str]]) -> None:
@@ -184,4 +191,7 @@ def release(run: Run) -> str:
     stated = run.release or ""
     if noted and noted.group(1).startswith(stated):
         return noted.group(1)
-    return stated
+    if stated or run.framework not in BRIDGE:
+        return stated
+    meant = [begin for begin in ERAS if run.source.startswith(begin)]
+    return ERAS[max(meant, key=len)] if meant else ""

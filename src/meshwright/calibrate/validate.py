@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -187,6 +186,8 @@ def _outcomes(runs: Sequence[Run], jobs: int, predict: Predict) -> Iterator[Outc
     if jobs <= 1 or len(runs) < 64:
         yield from (judge(run, predict) for run in runs)
         return
+    from concurrent.futures import ProcessPoolExecutor  # slow to import, and seldom wanted
+
     with ProcessPoolExecutor(jobs) as pool:
         yield from pool.map(partial(judge, predict=predict), runs, chunksize=max(1, len(runs) // (8 * jobs)))
 
