@@ -235,3 +235,21 @@ def test_longest_prefix_decides_the_convention() -> None:
     assert conventions.convention(replace(BASE, source="arXiv:2104.04473 Table 1")).hardware
     assert not conventions.convention(replace(BASE, source="arXiv:2205.05198 Table 5")).hardware
     assert conventions.convention(replace(BASE, source="somewhere else")) is conventions.UNSTATED
+
+
+def test_words_for_a_loss_without_logits_are_one_word() -> None:
+    found = as_case(replace(BASE, options=frozenset({"liger", "packing"})))
+    assert found.work.options == {"liger", "packing", "fused-loss"}
+    assert as_case(BASE).work.options == frozenset()
+
+
+def test_names_of_test_runs_tell_switches_that_columns_get_wrong() -> None:
+    runs = {r.noted_model: r for r in shipped("memory-small")}
+    swiglu = next(r for name, r in runs.items() if name.endswith("swiglu"))
+    assert swiglu.gated_mlp == 0
+    ffn = as_case(swiglu).model.blocks[0].ffn
+    assert isinstance(ffn, Mlp)
+    assert ffn.gated
+    assert as_case(swiglu).model.tied_embeddings
+    untied = next(r for name, r in runs.items() if "untie" in name)
+    assert not as_case(untied).model.tied_embeddings

@@ -109,7 +109,7 @@ def case(run: Run) -> Case | Skip | Miss:
         return Miss(run, "cluster refused", str(error))
     stated.add_words(run, given, batch, shaped.model, derived)
     precision = stated.precision(run, chip, derived)
-    work = Work(seq_len, batch, precision, options=run.options)
+    work = Work(seq_len, batch, precision, options=stated.options(run))
     return Case(run, shaped.model, cluster, work, given, run.framework, stated.release(run), tuple(derived))
 
 

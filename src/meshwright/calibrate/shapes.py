@@ -52,9 +52,9 @@ def shape(run: Run) -> Shaped | NoShape:
 
 @lru_cache(maxsize=4096)
 def _shape(
-    name: str | None, noted: str, framework: str, n_layers: int | None, d_model: int | None, n_heads: int |
-    None, n_kv_heads: int | None, d_head: int | None, d_ff: int | None, vocab: int | None, gated: int | None,
-    n_experts: int | None, top_k: int | None, tp: int, seq_len: int | None, not_attention: bool,
+    name: str | None, noted: str, framework: str, n_layers: int | None, d_model: int | None,
+    n_heads: int | None, n_kv_heads: int | None, d_head: int | None, d_ff: int | None, vocab: int | None,
+    gated: int | None, n_experts: int | None, top_k: int | None, tp: int, seq_len: int | None, not_attention: bool,
 ) -> Shaped | NoShape:  # fmt: skip
     full = bool(n_layers and d_model)
     preset = _preset(name, noted, alone=not full)
@@ -79,7 +79,8 @@ def _shape(
         step = 128 * tp
         vocab = -(-GPT2_VOCAB // step) * step
         derived.append(("vocab", f"the GPT-2 vocabulary {GPT2_VOCAB} padded to a multiple of 128 x tp {tp}"))
-    bias = old and not is_gated
+    gpt = old and (not is_gated or "swiglu" in noted.lower())  # the program's own GPT, one switch changed
+    bias = gpt and "disable_bias" not in noted
     attention = Attention(heads, kv_heads, width, bias_qkv=bias, bias_out=bias)
     if n_experts:
         ffn: Mlp | Moe = Moe(n_experts, top_k or 1, d_ff, gated=is_gated)
@@ -91,9 +92,9 @@ def _shape(
         vocab=vocab,
         blocks=(Block(attention, ffn),),
         pattern=(0,) * n_layers,
-        tied_embeddings=not is_gated and (old or framework == "llm-foundry"),
+        tied_embeddings=(gpt and "untie" not in noted) or (framework == "llm-foundry" and not is_gated),
         norm="rmsnorm" if is_gated else "layernorm",
-        n_positions=(seq_len or 0) if bias else 0,
+        n_positions=(seq_len or 0) if gpt else 0,
         family="columns",
         source="shape columns of the table of runs",
     )
@@ -157,6 +158,9 @@ def _gating(
     n_experts: int | None, derived: list[tuple[str, str]],
 ) -> bool:  # fmt: skip
     """Whether the MLP has three matrices: as stated, as the size in the name says, else by the time."""
+    if "swiglu" in noted.lower():
+        derived.append(("gated_mlp", "the run is named for SwiGLU"))
+        return True
     if gated is not None:
         return bool(gated)
     size = re.search(r"(\d+(?:\.\d+)?)\s?B\b", noted)

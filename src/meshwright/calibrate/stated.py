@@ -22,6 +22,7 @@ FP16_ERA = (
 BRIDGE = ("megatron-core",)
 # Lengths that a page leaves out and that its own figures give back: MFU over tokens/s agrees to 0.1 %.
 SEQUENCES = {"torchtitan": 8192, "paxml": 2048, "fms-fsdp": 4096}
+WITHOUT_LOGITS = frozenset({"liger", "chunked-ce", "te-cross-entropy", "vocab-tiling"})
 # Releases that a source means although no cell says so: by the longest beginning of the source.
 ERAS = {
     "NVIDIA/NeMo@": "24.12",  # the long-sequence page came with that release
@@ -36,6 +37,11 @@ SELECTIVE = {  # what a bare `selective` means to each program
     "kempnerforge": "minimal",
     "fms-fsdp": "every:2",  # checkpoints a share of the blocks
 }
+
+
+def options(run: Run) -> frozenset[str]:
+    """The row's switches; every word for a loss that does not hold whole logits says `fused-loss` too."""
+    return run.options | {"fused-loss"} if run.options & WITHOUT_LOGITS else run.options
 
 
 def slices(run: Run) -> int:
