@@ -70,8 +70,8 @@ def time_floor(chip_seconds: float, cluster: Cluster, work: Work, strategy: Stra
     """Seconds that a step takes at least; broadcasts over degrees.
 
     floor = chip_seconds / chips * (1 + (pp - 1) / (vpp m)), where `chip_seconds` = model FLOPs / peak of one
-    chip: all arithmetic runs at the peak, and a pipeline fills and drains once. With stages of t seconds a microbatch a step is m max(t) + (sum(t) - max(t)) / vpp,
-    which is least when all t are equal.
+    chip: all arithmetic runs at the peak, and a pipeline fills and drains once. With stages of t seconds a
+    microbatch, a step is m max(t) + (sum(t) - max(t)) / vpp, which is least when all t are equal.
     """
     even = chip_seconds / cluster.n_chips
     if strategy.schedule not in FILLS_AND_DRAINS:

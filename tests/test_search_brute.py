@@ -1,0 +1,139 @@
+"""The search against an enumeration of its own, and its bounds against the cost model."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright import checks
+from meshwright.cost.step import evaluate
+from meshwright.hardware.cluster import parse
+from meshwright.model.records import Attention, Block, Mlp, Model, Moe
+from meshwright.profiles.load import load
+from meshwright.search.bounds import held, memory_floor, peak_flops, time_floor
+from meshwright.search.plan import search
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+HEADS = Attention(n_heads=8, n_kv_heads=2, head_dim=128)
+DENSE = Model("toy", 1024, 32000, (Block(HEADS, Mlp(4096)),), (0,) * 5)
+SPARSE = Model("toy-moe", 1024, 32000, (Block(HEADS, Mlp(4096)), Block(HEADS, Moe(4, 2, 512))), (0, 1, 1, 1))
+WORK = Work(4096, 8)
+
+
+def cluster(n: int, usable_gib: float):
+    return parse(f"{n}xh100", {"scale_up_size": 4, "usable_gib": usable_gib})
+
+
+def enumerated(model, place, work, zeros, groups, recomputes, ep_values, etp_values):
+    """Every legal strategy: numbers by trying all of them, rules by asking one strategy at a time."""
+    n = place.n_chips
+    numbers = range(1, n + 1)
+    for tp, pp, cp, ep, etp in product(numbers, numbers, numbers, ep_values, etp_values):
+        if n % (tp * pp * cp):
+            continue
+        dp = n // (tp * pp * cp)
+        for vpp, size in product(range(1, model.n_layers + 3), range(1, work.global_batch_size + 1)):
+            for sp, method in product((True, False), ("ring", "all-to-all")):
+                if (tp == 1 and sp) or (cp == 1 and method != "ring"):
+                    continue
+                for zero, group, recompute in product(zeros, groups, recomputes):
+                    ranks = dp * cp
+                    shared = ranks if group == "all" else np.gcd(ranks, max(place.scale_up_size // tp, 1))
+                    if (zero == 0 or shared == ranks) and group != groups[0]:
+                        continue
+                    if ranks == 1 and zero != min(zeros):
+                        continue
+                    strategy = Strategy(
+                        dp=dp, tp=tp, sp=sp, pp=pp, vpp=vpp, cp=cp, cp_method=method, ep=ep, etp=etp,
+                        zero=zero, zero_group=int(shared),
+                        schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
+                        microbatch_size=size, recompute=recompute, dispatcher="all-to-all",
+                    )  # fmt: skip
+                    if not any(d.severity == "error" for d in checks.run(model, place, work, strategy)):
+                        yield strategy
+
+
+CASES = {
+    "dense": (DENSE, 8, 6.0, (0, 1, 3), ("all", "domain"), ("none", "full"), (1,), (1,)),
+    "sparse": (SPARSE, 4, 5.5, (1, 2), ("all", "domain"), ("none",), (1, 2, 4), (1, 2, 4)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_search_equals_brute_force(case):
+    model, n, gib, zeros, groups, recomputes, eps, etps = CASES[case]
+    place = cluster(n, gib)
+    profile = load(None, place.chip)
+    fixed = {
+        "zero": list(zeros), "zero_group": list(groups), "recompute": list(recomputes),
+        "ep": list(eps), "etp": list(etps), "dispatcher": "all-to-all",
+    }  # fmt: skip
+    found = search(model, place, WORK, fixed, profile, top=5)
+
+    legal = list(enumerated(model, place, WORK, zeros, groups, recomputes, eps, etps))
+    assert found.searched + sum(found.bounded.values()) == len(legal)
+    results = [evaluate(model, place, WORK, s, profile) for s in legal]
+    fitting = sorted((e.step_time_s, e.peak_bytes) for e in results if e.fits)
+    assert 0 < len(fitting) < len(legal)  # memory binds, or the test would not see a wrong verdict
+    times = [p.evaluation.step_time_s for p in found.plans]
+    assert times == pytest.approx([t for t, _ in fitting[:5]], rel=1e-9)
+
+    without = {
+        "pp": lambda s: s.pp == 1, "vpp": lambda s: s.vpp == 1, "tp": lambda s: s.tp == 1,
+        "sp": lambda s: not s.sp, "cp": lambda s: s.cp == 1, "ep": lambda s: s.ep == 1,
+        "etp": lambda s: s.etp == 1, "recompute": lambda s: s.recompute == "none",
+        "zero-3": lambda s: s.zero < 3,
+    }  # fmt: skip
+    told = {n.without: n for n in found.necessity}
+    for name, does_without in without.items():
+        times = [e.step_time_s for s, e in zip(legal, results) if e.fits and does_without(s)]
+        best = min(times, default=None)
+        if best is None:
+            assert told[name].step_time_s is None
+            assert told[name].loss_percent is None
+        else:
+            assert told[name].step_time_s == pytest.approx(best, rel=1e-9)
+            assert told[name].loss_percent == pytest.approx(100 * (best / fitting[0][0] - 1), abs=1e-6)
+
+
+def test_nothing_fits_names_the_smallest_overshoot():
+    place = cluster(4, 3.9)
+    profile = load(None, place.chip)
+    fixed = {"zero": [0, 1], "recompute": ["none"], "ep": 1, "etp": 1, "dispatcher": "all-to-all"}
+    found = search(DENSE, place, WORK, fixed, profile)
+    legal = enumerated(DENSE, place, WORK, (0, 1), ("all", "domain"), ("none",), (1,), (1,))
+    peaks = [evaluate(DENSE, place, WORK, s, profile).peak_bytes for s in legal]
+    assert min(peaks) > place.usable_bytes
+    assert found.plans == ()
+    assert found.nearest is not None
+    assert found.nearest.evaluation.peak_bytes == pytest.approx(min(peaks), rel=1e-9)
+    assert "GiB too much" in found.needs
+
+
+@given(
+    tp=st.sampled_from([1, 2, 4, 8]), pp=st.sampled_from([1, 2, 4]), cp=st.sampled_from([1, 2]),
+    vpp=st.sampled_from([1, 2]), ep=st.sampled_from([1, 2, 4]), zero=st.integers(0, 3),
+    group=st.sampled_from([1, 2, 4, 8]), size=st.sampled_from([1, 2]), sparse=st.booleans(),
+    recompute=st.sampled_from(["none", "full"]), precision=st.sampled_from(["bf16", "fp8"]),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_bounds_never_pass_the_model(tp, pp, cp, vpp, ep, zero, group, size, sparse, recompute, precision):
+    place = cluster(64, 70.0)
+    profile = load(None, place.chip)
+    model, work = (SPARSE if sparse else DENSE), Work(4096, 256, precision)
+    strategy = Strategy(
+        dp=64 // (tp * pp * cp), tp=tp, sp=tp > 1, pp=pp, vpp=vpp, cp=cp, ep=ep, zero=zero, zero_group=group,
+        schedule="interleaved-1f1b" if vpp > 1 else "1f1b", microbatch_size=size, recompute=recompute,
+        dispatcher="all-to-all",
+    )  # fmt: skip
+    if any(d.severity == "error" for d in checks.run(model, place, work, strategy)):
+        return
+    found = evaluate(model, place, work, strategy, profile)
+    seconds = found.model_flops / peak_flops(place, work)
+    assert time_floor(seconds, place, work, strategy) <= found.step_time_s * (1 + 1e-12)
+    assert memory_floor(held(model), strategy, profile) <= found.peak_bytes * (1 + 1e-12)
