@@ -17,6 +17,7 @@ from meshwright.strategy.records import Num, Strategy
 from meshwright.work import Work
 
 GIB = 2.0**30
+_TIGHT = 0.02  # fragmentation that no allocator avoids, a share of what comes and goes; assumed
 
 
 def column(value: Num) -> Any:
@@ -33,6 +34,7 @@ def categories(
     spans: dict[str, Span],
     schedule: Schedule,
     microbatches: Any,
+    capacity: float,
 ) -> dict[str, Any]:
     """Bytes by category for each stage class, [n, C].
 
@@ -70,13 +72,17 @@ def categories(
     )
     shape = shape_of(work.seq_len, strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep, strategy.etp)
     activations = stages.cost["saved"] * np.maximum(in_flight, 1.0) + stages.live
-    logits = stages.head * column(logit_bytes(model.vocab, shape, fused_loss="fused-loss" in work.options))
+    logits = stages.head * column(logit_bytes(model.vocab, shape, fused_loss=habits.fused_loss or "fused-loss" in work.options))
     # The loss is over before the layers' working set is at its largest; the larger of the two counts.
     logits = np.maximum(logits - stages.live, 0.0)
     step_extra = habits.step_bytes * shards
     optimizer = optimizer + np.maximum(step_extra - activations - logits, 0.0)
     moving = activations + logits + gathered
     network = (habits.context_gib * GIB) * np.ones_like(dense)
+    used = weights + grads + optimizer + moving + network
+    # The allocator keeps what was freed while there is room (`allocator` of what moves), and gives it back
+    # down to what fragmentation needs when there is not.
+    slack = np.clip(capacity - used, _TIGHT * moving, profile["allocator"] * moving)
     return {
         "params": weights,
         "grads": grads,
@@ -86,6 +92,6 @@ def categories(
         "communication": gathered + np.zeros_like(dense),
         "kv_cache": np.zeros_like(dense),
         "state": np.zeros_like(dense),
-        "allocator": profile["allocator"] * moving,
+        "allocator": slack,
         "framework": network,
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,13 @@ def optimizer_seconds(per_rank: Stages, strategy: Strategy, reach: dict[str, Spa
     return nbytes * owned / (cluster.chip.hbm_bytes_s * profile["memory"])
 
 
+def over_classes(profile: Profile) -> Profile:
+    """The profile with an axis for stage classes on numbers that are arrays."""
+    return replace(
+        profile, numbers={k: replace(x, value=memory.column(x.value)) for k, x in profile.numbers.items()}
+    )
+
+
 def evaluate(
     model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile, *, detail: bool = False
 ) -> Evaluation:
@@ -56,6 +63,7 @@ def evaluate(
     outer = size_of(work, strategy, profile)
     n = int(np.prod(outer)) if outer else 1
     plan = schedule.load(strategy.schedule)
+    by_class = over_classes(profile)
     per_rank = stages(model, cluster, work, strategy, profile, n)
     reach = spans(cluster, strategy)
     microbatches = np.broadcast_to(
@@ -78,9 +86,9 @@ def evaluate(
     hops = 2.0 * memory.column(hop) * vpp * plan.P2P_EXPOSED * np.ones_like(forward)
     busy = forward + backward + hops
 
-    sent = data_parallel.traffic(per_rank, strategy, reach, profile)
-    dp = data_parallel.exposed(sent, forward, backward, m, profile, work.options)
-    optimizer = optimizer_seconds(per_rank, strategy, reach, cluster, profile)
+    sent = data_parallel.traffic(per_rank, strategy, reach, by_class)
+    dp = data_parallel.exposed(sent, forward, backward, m, by_class, work.options)
+    optimizer = optimizer_seconds(per_rank, strategy, reach, cluster, by_class)
     last = np.where(real, m * busy + dp + optimizer, -1.0).argmax(-1)[:, None]
 
     def of(values: Any) -> Any:
@@ -108,7 +116,10 @@ def evaluate(
     parts["other"] = host + straggler * subtotal
     step_time: Any = (1.0 + straggler) * subtotal
 
-    held = memory.categories(model, work, strategy, profile, per_rank, reach, plan, microbatches)
+    held = memory.categories(
+        model, work, strategy, by_class, per_rank, reach, plan, microbatches,
+        cluster.usable_bytes,
+    )
     total = np.where(real, sum(held.values()), -1.0)
     fullest = total.argmax(-1)[:, None]
     by_category = {k: np.take_along_axis(np.broadcast_to(held[k], real.shape), fullest, -1)[:, 0] for k in MEMORY_KEYS}
@@ -130,8 +141,6 @@ def evaluate(
     )
     if not detail:
         return result
-    from dataclasses import replace
-
     return replace(result, terms=tree(result, per_rank, microbatches, strategy, work, host, straggler))
 
 

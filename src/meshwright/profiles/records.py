@@ -38,6 +38,7 @@ class Framework:
     reshards: bool  # ZeRO-3: weights are dropped after forward and gathered again backward
     regathers_input: bool  # sequence parallel: gather the input again in backward (True) or keep it
     context_gib: float  # CUDA or runtime context, libraries, network buffers, workspaces
+    fused_loss: bool  # the loss does not hold an fp32 copy of the logits
     usual_recompute: tuple[str, ...]  # the sets its recipes use
     source: str
 
