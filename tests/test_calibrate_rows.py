@@ -125,6 +125,8 @@ def test_all_faults_are_told_with_their_lines(tmp_path: Path) -> None:
         ("id,tp\na,1,2\n", "has 3 cells, the header has 2"),
         ("id,tp,pp\na,1\n", "has 2 cells, the header has 3"),
         ('id,tp\n"a,1\n', "is not CSV"),
+        ('"id,tp\na,1\n', "line 1 is not CSV"),
+        ("id,notes\na," + "x" * 200_000 + "\n", "is not CSV"),
         ("id,tp,tp\na,1,2\n", "more than once"),
         ("id,n_heads,n_kv_heads\na,8,16\n", "n_kv_heads 16 is above n_heads 8"),
         ("id,n_experts,top_k\na,8,16\n", "top_k 16 is above n_experts 8"),

@@ -165,6 +165,8 @@ def parse(text: str, name: str) -> Table:
     faults: list[Diagnostic] = []
     lines = _records(text, name, faults)
     _, header = next(lines, (1, []))
+    if faults:
+        raise InputError(*faults)
     names = [h.strip() for h in header]
     warnings = _header(names, name)
     runs: list[Run] = []

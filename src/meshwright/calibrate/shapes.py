@@ -54,7 +54,8 @@ def shape(run: Run) -> Shaped | NoShape:
 def _shape(
     name: str | None, noted: str, framework: str, n_layers: int | None, d_model: int | None,
     n_heads: int | None, n_kv_heads: int | None, d_head: int | None, d_ff: int | None, vocab: int | None,
-    gated: int | None, n_experts: int | None, top_k: int | None, tp: int, seq_len: int | None, not_attention: bool,
+    gated: int | None, n_experts: int | None, top_k: int | None, tp: int, seq_len: int | None,
+    not_attention: bool,
 ) -> Shaped | NoShape:  # fmt: skip
     full = bool(n_layers and d_model)
     preset = _preset(name, noted, alone=not full)

@@ -76,8 +76,7 @@ def degrees(run: Run, derived: list[tuple[str, str]]) -> dict[str, Any] | None:
     if run.tp is None or run.pp is None:
         known = (run.dp or 0) * (run.cp or 1) * (run.tp or 1) * (run.pp or 1)
         alone = run.zero == 3 and run.framework == "paxml"  # its page: FSDP plus data parallel, no other axis
-        expert = run.ep is not None and run.pp is not None and run.framework == "primus"
-        if known != run.n_chips and not alone and not expert:
+        if known != run.n_chips and not alone:
             return None
         why = "its page names no such axis"
         if known == run.n_chips:
