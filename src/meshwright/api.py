@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright import __version__, units
 from meshwright.errors import Diagnostic, InputError
+from meshwright.files import given
 from meshwright.files import request as requests
-from meshwright.files.plan_file import write_plan
 from meshwright.files.request import Request
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
@@ -45,6 +45,7 @@ def estimate(
     options: Iterable[str] = (),
     framework: str | None = None,
     overrides: Mapping[str, float] | None = None,
+    profile: str | Path | None = None,
     price_per_chip_hour: float | None = None,
     nearest: int = 3,
     **strategy: Any,
@@ -53,12 +54,13 @@ def estimate(
 
     `model` is a preset, a config.json, a model YAML or a plan file (which brings everything else along);
     `strategy` takes the fields of `Strategy`; `overrides` are figures of the cluster in the units of their
-    names (`scale_out_gbits_s=400`). `nearest` measured runs are shown beside the estimate.
+    names (`scale_out_gbits_s=400`), `profile` a file that `calibrate` wrote. `nearest` measured runs
+    are shown beside the estimate.
     """
     request = requests.read(
         model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
         tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
-        framework=framework, overrides=overrides, strategy=strategy,
+        framework=framework, overrides=overrides, profile=profile, strategy=strategy,
     )  # fmt: skip
     return _estimated(request, price_per_chip_hour=price_per_chip_hour, nearest=nearest)
 
@@ -124,6 +126,7 @@ def plan(
     options: Iterable[str] = (),
     framework: str | None = None,
     overrides: Mapping[str, float] | None = None,
+    profile: str | Path | None = None,
     price_per_chip_hour: float | None = None,
     top: int = 10,
     nearest: int = 0,
@@ -140,9 +143,8 @@ def plan(
     request = requests.read(
         model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
         tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
-        framework=framework, overrides=overrides, strategy=strategy, several=True,
+        framework=framework, overrides=overrides, profile=profile, strategy=strategy, several=True,
     )  # fmt: skip
-    space = _space(request) if show_space else None
     results = [
         _planned(
             replace(request, work=work_of_batch), top=top, nearest=nearest,
@@ -154,15 +156,8 @@ def plan(
     def rate(found: Plan) -> float:
         return found.best.tokens_per_s_per_chip if found.best is not None else 0.0
 
-    return replace(max(results, key=rate), space=space)
-
-
-def _space(request: Request) -> dict[str, tuple[Any, ...]]:
-    """Axes and values that the search walks."""
-    from meshwright.search import space
-
-    axes = space.axes(request.model, request.cluster.cluster, request.work, request.strategy, request.profile)
-    return {name: tuple(values) for name, values in axes.items()}
+    best = max(results, key=rate)
+    return best if show_space else replace(best, space=None)
 
 
 def _planned(
@@ -201,6 +196,7 @@ def _planned(
         why=tuple(found.why),
         nearest=None if found.nearest is None else finished(found.nearest, 0),
         needs=found.needs,
+        space=found.space.axes(),
     )
 
 
@@ -217,6 +213,7 @@ def check(
     options: Iterable[str] = (),
     framework: str | None = None,
     overrides: Mapping[str, float] | None = None,
+    profile: str | Path | None = None,
     **strategy: Any,
 ) -> Checked:
     """Everything that is wrong or unwise in a strategy, all at once; not fitting in memory is an error."""
@@ -227,7 +224,7 @@ def check(
     request = requests.read(
         model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
         tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
-        framework=framework, overrides=overrides, strategy=strategy,
+        framework=framework, overrides=overrides, profile=profile, strategy=strategy,
     )  # fmt: skip
     machine = request.cluster.cluster
     try:
@@ -272,6 +269,20 @@ def explained(found: Estimate) -> dict[str, Any]:
     return as_json.estimate_object(found, terms=True, verb="explain")
 
 
+def calibrate(
+    table: str | Path, *, path: str | Path | None = None, progress: Callable[[str], None] | None = None
+) -> dict[str, Any]:
+    """Fit profile numbers to the runs of `table`, write them to `path`, and say how well they fit."""
+    from meshwright.calibrate import fit, rows
+    from meshwright.files import profile_file
+
+    found = fit.observations(rows.read(Path(table)))
+    fitted = fit.fit(found, progress=progress)
+    if path is not None:
+        profile_file.write_profile(Path(path), fitted.numbers)
+    return catalogue.calibration(fitted, len(found))
+
+
 def summary(found: Estimate) -> str:
     """One line: the strategy and its step time."""
     return f"{as_json.strategy_line(found.strategy)}, {units.seconds_text(found.step_time_s)} a step"
@@ -303,12 +314,14 @@ def faults(*, several: bool = False, **request: Any) -> tuple[Diagnostic, ...]:
 
 _REQUEST = (
     "model", "cluster", "work", "seq_len", "global_batch_size", "tokens_per_step", "total_tokens",
-    "precision", "options", "framework", "overrides",
+    "precision", "options", "framework", "overrides", "profile",
 )  # fmt: skip
 
 
 def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimate:
     """Write a plan file of the estimate, or of plan `rank` (from 1) of a search. Returns what was written."""
+    from meshwright.files.plan_file import write_plan
+
     chosen = result if isinstance(result, Estimate) else _ranked(result, rank)
     shown = as_json.plan_json(chosen)
     strategy = {k: v for k, v in shown["strategy"].items() if k != "stages" and v is not None}
@@ -367,15 +380,12 @@ def machines() -> dict[str, Any]:
 
 def cluster(on: str, overrides: Mapping[str, float] | None = None) -> dict[str, Any]:
     """What the spelling `on` (or a cluster file) means: every figure an estimate would use."""
-    given = requests.read_cluster(on, dict(overrides or {}))
-    return catalogue.cluster(given.cluster)
+    return catalogue.cluster(requests.read_cluster(on, dict(overrides or {})).cluster)
 
 
 def cluster_figure(name: str, text: str) -> float:
     """A figure of `--set cluster.NAME=TEXT`, in the unit of its name."""
-    from meshwright.files import cluster_file
-
-    return cluster_file.override(name, text)
+    return given.override(name, text)
 
 
 def model_names() -> tuple[str, ...]:

@@ -58,6 +58,7 @@ WORK: tuple[tuple[str, str, str], ...] = (
         "Framework switches that the plan assumes, for example cuda-graphs-full,fused-loss.",
     ),
     ("--framework", "NAME", "Efficiency profile, for example megatron-core or megatron-core@GENERATION."),
+    ("--profile", "FILE", "Numbers that calibrate fitted to your own runs."),
     ("--price-per-chip-hour", "USD", "For the cost of a run with --total-tokens."),
 )
 
@@ -168,6 +169,7 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
         "options": options,
         "framework": flags.get("framework"),
         "overrides": overrides,
+        "profile": flags.get("profile"),
         **strategy,
     }
     if faults:

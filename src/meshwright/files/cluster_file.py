@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
 
-from meshwright.errors import Diagnostic, InputError, did_you_mean
+from meshwright.errors import InputError
+from meshwright.files.given import OVERRIDES, ClusterGiven, named
 from meshwright.files.schema import GbitsPerS, GbytesPerS, Gib, Strict, Tflops, validate, version_fault
 from meshwright.files.yaml import Document, Key
-from meshwright.hardware.overrides import FIELDS
-from meshwright.hardware.records import Chip, Cluster
-from meshwright.units import UnitError, parse_bytes, parse_rate
-
-OVERRIDES = FIELDS
+from meshwright.hardware.records import Chip
 
 
 class ChipFigures(Strict):
@@ -41,81 +38,6 @@ class ClusterFile(Strict):
     oversubscription: float | None = Field(None, ge=1)
     usable_gib: Gib | None = Field(None, gt=0)
     chip: ChipFigures | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ClusterGiven:
-    """A cluster and how it was given: the text of `--on`, the figures replaced, the chip's own figures."""
-
-    cluster: Cluster
-    on: str
-    overrides: dict[str, float]
-    chip: dict[str, Any]
-
-    def mapping(self) -> str | dict[str, Any]:
-        """What a plan file says: the plain spelling, or the mapping where a figure was replaced."""
-        if not self.overrides and not self.chip:
-            return self.on
-        return {"on": self.on, **self.overrides, **({"chip": self.chip} if self.chip else {})}
-
-
-def override(name: str, text: str) -> float:
-    """The value of `--set cluster.NAME=TEXT` in the unit of its name; InputError when unreadable.
-
-    Whether it makes sense for the chip is judged where the cluster is built.
-    """
-    if name not in OVERRIDES:
-        hint = did_you_mean(name, OVERRIDES) or f"known fields: {', '.join(OVERRIDES)}"
-        raise InputError(
-            Diagnostic("MW902", f"--set cluster.{name}: no such field", where="--set", hint=hint)
-        )
-    try:
-        return _figure(name, text)
-    except ValueError as error:
-        message = str(error) if isinstance(error, UnitError) else f"{text!r} is not a number"
-        hint = f"for example cluster.{name}={_EXAMPLES[name]}"
-        raise InputError(
-            Diagnostic("MW902", f"--set cluster.{name}={text}: {message}", where="--set", hint=hint)
-        ) from None
-
-
-_EXAMPLES = {
-    "scale_up_size": "8", "scale_up_gbytes_s": "450GB/s", "scale_out_gbits_s": "400Gbit/s",
-    "oversubscription": "2", "usable_gib": "76GiB",
-}  # fmt: skip
-
-
-def _figure(name: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        if name == "usable_gib":
-            return parse_bytes(text) / 2**30
-        if name == "scale_up_gbytes_s":
-            return parse_rate(text) / 1e9
-        if name == "scale_out_gbits_s":
-            return parse_rate(text) / (1e9 / 8)
-        raise
-
-
-def named(on: str, overrides: dict[str, float]) -> ClusterGiven:
-    """The cluster that `--on` spells, with `overrides` in the units of their names."""
-    from meshwright.hardware import cluster
-
-    return ClusterGiven(cluster.parse(on, dict(overrides)), on, dict(overrides), {})
-
-
-def given_of(cluster: Cluster) -> ClusterGiven:
-    """A cluster record, with the figures that a file needs to build it again on the same chip."""
-    figures: dict[str, float] = {
-        "scale_up_size": cluster.scale_up_size,
-        "scale_up_gbytes_s": cluster.scale_up_bytes_s / 1e9,
-        "usable_gib": cluster.usable_bytes / 2**30,
-    }
-    if cluster.scale_out_bytes_s is not None:
-        # The record holds what is left after oversubscription, so that is not divided out again.
-        figures["scale_out_gbits_s"] = cluster.scale_out_bytes_s * 8 / 1e9
-    return ClusterGiven(cluster, cluster.name, figures, {})
 
 
 def cluster_of(document: Document, at: Key = (), overrides: dict[str, float] | None = None) -> ClusterGiven:

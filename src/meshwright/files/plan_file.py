@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ from pydantic import Field
 
 from meshwright.errors import Diagnostic, InputError
 from meshwright.files import cluster_file, model_file
-from meshwright.files.cluster_file import ClusterGiven
+from meshwright.files.given import ClusterGiven, PlanGiven, named
 from meshwright.files.schema import Budget, Length, Strict, validate, version_fault
 from meshwright.files.text import fault, write_text
 from meshwright.files.yaml import Document, dump
@@ -75,18 +74,6 @@ class PlanPart(Strict):
     work: WorkPart
     strategy: StrategyPart
     estimate: EstimatePart | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PlanGiven:
-    """A plan file as read: what it fixes, and how it spelled its model."""
-
-    model: Model
-    model_as_given: str | dict[str, Any]
-    cluster: ClusterGiven
-    work: dict[str, Any]
-    strategy: dict[str, Any]
-    estimate: dict[str, Any] = field(default_factory=dict)
 
 
 def is_plan(document: Document) -> bool:
@@ -155,12 +142,12 @@ def _model(document: Document) -> Model:
 
 def _cluster(document: Document, overrides: dict[str, float], instead: str | None) -> ClusterGiven:
     if instead is not None:
-        return cluster_file.named(instead, overrides)
-    named = document.data["cluster"]
-    if not isinstance(named, str):
+        return named(instead, overrides)
+    on = document.data["cluster"]
+    if not isinstance(on, str):
         return cluster_file.cluster_of(document, ("cluster",), overrides)
     try:
-        return cluster_file.named(named, overrides)
+        return named(on, overrides)
     except InputError as error:
         raise InputError(*(_placed(document, ("cluster",), d) for d in error.diagnostics)) from None
 

@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from meshwright.errors import Diagnostic, InputError, did_you_mean
-from meshwright.files import cluster_file, model_file, plan_file
-from meshwright.files.cluster_file import OVERRIDES, ClusterGiven
-from meshwright.files.plan_file import PlanGiven
-from meshwright.files.text import read_text
+from meshwright.files import given as givens
+from meshwright.files.given import OVERRIDES, ClusterGiven, PlanGiven
 from meshwright.files.work_given import WorkGiven, work_of
-from meshwright.files.yaml import load
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
@@ -56,6 +53,7 @@ def read(
     options: Iterable[str] = (),
     framework: str | None = None,
     overrides: Mapping[str, float] | None = None,
+    profile: str | Path | None = None,
     strategy: Mapping[str, Any] | None = None,
     several: bool = False,
 ) -> Request:
@@ -97,13 +95,14 @@ def read(
     )
     asked = part(lambda: work_of(stated, work, plan.work if plan is not None else {}))
     named = framework or (plan.work.get("framework") if plan is not None else None)
-    profile = part(lambda: _profile(named, machine)) if machine is not None else None
+    numbers = part(lambda: _numbers(profile))
+    efficiency = part(lambda: _profile(named, machine, numbers)) if machine is not None else None
     if faults:
         raise InputError(*dict.fromkeys(faults))
     assert source is not None
     assert machine is not None
     assert asked is not None
-    assert profile is not None
+    assert efficiency is not None
     if plan is not None:
         shape, spelled, given = plan.model, plan.model_as_given, {**plan.strategy, **given}
     else:
@@ -112,7 +111,7 @@ def read(
     derived = dict(asked.derived)
     for name, value, because in machine.cluster.derived:
         derived[f"cluster.{name}"] = Because(value, because)
-    return Request(shape, spelled, machine, asked.work, profile, given, derived, asked.batches)
+    return Request(shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches)
 
 
 def _is_path(text: str) -> bool:
@@ -127,11 +126,15 @@ def _model(
     """A model with how it was spelled, or a whole plan."""
     from meshwright.model import config_json, presets
 
-    if isinstance(model, Model):
-        return model, model_file.model_mapping(model)
     if isinstance(model, str) and not _is_path(model):
         found = presets.load(model)
         return found, found.name
+    from meshwright.files import model_file, plan_file
+    from meshwright.files.text import read_text
+    from meshwright.files.yaml import load
+
+    if isinstance(model, Model):
+        return model, model_file.model_mapping(model)
     path = Path(model)
     if path.is_dir() and (path / "config.json").is_file():
         path = path / "config.json"
@@ -164,16 +167,28 @@ def read_cluster(cluster: str | Path | Cluster | None, figures: dict[str, float]
             )
         )  # fmt: skip
     if isinstance(cluster, Cluster):
-        return cluster_file.given_of(cluster)
+        return givens.given_of(cluster)
     if isinstance(cluster, str) and not _is_path(cluster):
-        return cluster_file.named(cluster, figures)
+        return givens.named(cluster, figures)
+    from meshwright.files import cluster_file, plan_file
+    from meshwright.files.yaml import load
+
     document = load(Path(cluster))
     if plan_file.is_plan(document):
         return plan_file.plan_of(document, figures).cluster
     return cluster_file.cluster_of(document, (), figures)
 
 
-def _profile(framework: str | None, machine: ClusterGiven) -> Profile:
+def _numbers(path: str | Path | None) -> dict[str, Any] | None:
+    """The numbers of a calibration, where one is named."""
+    if path is None:
+        return None
+    from meshwright.files import profile_file
+
+    return profile_file.read_profile(Path(path))
+
+
+def _profile(framework: str | None, machine: ClusterGiven, numbers: dict[str, Any] | None) -> Profile:
     from meshwright.profiles import load as profiles
 
-    return profiles.load(framework, machine.cluster.chip, "")
+    return profiles.load(framework, machine.cluster.chip, "", numbers)

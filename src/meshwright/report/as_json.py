@@ -253,7 +253,8 @@ def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
         body |= run_json(plan.best)
     if plan.space is not None:
         body["space"] = plan.space
-    return envelope("plan", plan.model, plan.cluster, plan.work) | plain(body)
+    shown: dict[str, Any] = plain(body)
+    return envelope("plan", plan.model, plan.cluster, plan.work) | shown
 
 
 def check_object(checked: Checked) -> dict[str, Any]:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+import statistics
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from meshwright.hardware.records import Chip, Cluster
 from meshwright.report.as_json import GIB, cluster_json, envelope, plain
+
+if TYPE_CHECKING:
+    from meshwright.calibrate.fit import Fitted
 
 SPELLINGS = (
     ("2048xh800", "2,048 chips of a kind"),
@@ -87,6 +93,26 @@ def cluster(found: Cluster) -> dict[str, Any]:
     """One cluster with every figure an estimate would use, and what was derived for it."""
     derived = {field: {"value": value, "because": because} for field, value, because in found.derived}
     return envelope("clusters", cluster=found) | {"chip": chip_json(found.chip), "derived": derived}
+
+
+def calibration(fitted: Fitted, n_runs: int) -> dict[str, Any]:
+    """How well fitted numbers explain the runs they saw, and those of each source they did not see."""
+
+    def median(residuals: Sequence[tuple[str, str, float]]) -> float | None:
+        return 100.0 * statistics.median(abs(math.expm1(r)) for *_, r in residuals) if residuals else None
+
+    sources = sorted({source for _, source, _ in fitted.residuals})
+    return envelope("calibrate") | {
+        "runs": n_runs,
+        "sources": len(sources),
+        "median_abs_error_percent": median(fitted.residuals),
+        "left_out_median_abs_error_percent": median(fitted.left_out) if len(sources) > 1 else None,
+        "numbers": plain(fitted.numbers),
+        "rows": [
+            {"id": id_, "source": source, "error_percent": 100.0 * math.expm1(r)}
+            for id_, source, r in fitted.residuals
+        ],
+    }
 
 
 def model_names() -> tuple[str, ...]:

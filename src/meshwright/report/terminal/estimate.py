@@ -140,9 +140,13 @@ def print_derived(found: Estimate, console: Console) -> None:
     """What was not given, and why it is what it is."""
     if not found.derived:
         return
+    plain = [f"{name} {_value(d.value)}" for name, d in found.derived.items() if d.because == "not given"]
     table = Table(title="derived", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
     for name, d in found.derived.items():
-        table.add_row(name, _value(d.value), d.because)
+        if d.because != "not given":
+            table.add_row(name, _value(d.value), d.because)
+    if plain:
+        table.add_row("not given", "", ", ".join(plain))
     console.print(table)
 
 
@@ -163,8 +167,9 @@ def print_nearest(found: Estimate, console: Console) -> None:
         )
         console.print(
             f"nearest: {near.id}, measured {_amount(near.measured, near.unit)}; this model says {predicted} "
-            f"({near.why}; {near.source})"
+            f"({near.source})"
         )
+        console.print(f"  {near.why}")
 
 
 def _amount(value: float, unit: str) -> str:

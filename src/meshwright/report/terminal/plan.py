@@ -44,23 +44,43 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
         print_findings(best.diagnostics, console)
 
 
+_SHOWN = (
+    "dp", "tp", "sp", "pp", "vpp", "cp", "cp_method", "ep", "etp", "schedule", "microbatch_size", "zero",
+    "zero_group", "recompute", "optimizer", "dispatcher", "placement",
+)  # fmt: skip
+_SHORT = {"microbatch_size": "mbs", "zero_group": "group", "cp_method": "method"}
+
+
 def _ranking(plans: tuple[Estimate, ...]) -> Table:
-    table = Table(title="plans, best first", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for header, side in (
-        ("", "right"), ("strategy", "left"), ("step", "right"), ("tokens/s/chip", "right"), ("MFU", "right"),
-        ("memory", "right"),
-    ):  # fmt: skip
-        table.add_column(header, justify=side)  # type: ignore[arg-type]
-    for i, plan in enumerate(plans, 1):
+    """The plans side by side: a column for each field in which they differ, the rest said once."""
+    values = {name: [_word(getattr(p.strategy, name)) for p in plans] for name in _SHOWN}
+    differ = [name for name in _SHOWN if len(set(values[name])) > 1]
+    same = [f"{name} {values[name][0]}" for name in _SHOWN if name not in differ and values[name][0] != "1"]
+    table = Table(
+        title="plans, best first", title_justify="left", box=None, padding=(0, 2, 0, 0),
+        caption=f"in all of them: {', '.join(same)}", caption_justify="left",
+    )  # fmt: skip
+    table.add_column("", justify="right")
+    for name in differ:
+        table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
+    for header in ("step", "tokens/s/chip", "MFU", "memory"):
+        table.add_column(header, justify="right", no_wrap=True)
+    for i, plan in enumerate(plans):
         table.add_row(
-            str(i),
-            strategy_line(plan.strategy),
+            str(i + 1),
+            *(values[name][i] for name in differ),
             units.seconds_text(plan.step_time_s),
             units.number_text(plan.tokens_per_s_per_chip),
             units.percent_text(plan.mfu),
             units.bytes_text(plan.evaluation.peak_bytes),
         )
     return table
+
+
+def _word(value: object) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return ",".join(str(v) for v in value) if isinstance(value, tuple) else str(value)
 
 
 def _necessity(found: Plan, best: Estimate) -> Table:

@@ -82,3 +82,14 @@ def print_cluster(found: dict[str, Any], console: Console) -> None:
     console.print(table)
     for name, d in found["derived"].items():
         console.print(f"derived {name} {d['value']}: {d['because']}")
+
+
+def print_calibration(found: dict[str, Any], console: Console) -> None:
+    """How well the fitted numbers explain the runs."""
+    seen, unseen = found["median_abs_error_percent"], found["left_out_median_abs_error_percent"]
+    runs = f"{found['runs']:,} runs of {found['sources']:,} source{'' if found['sources'] == 1 else 's'}"
+    console.print(f"fitted to {runs}: median error {units.percent_text(seen / 100)}")
+    if unseen is not None:
+        console.print(
+            f"each source predicted by a fit without it: median error {units.percent_text(unseen / 100)}"
+        )
