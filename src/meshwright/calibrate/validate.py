@@ -326,10 +326,12 @@ def _ranked(outcomes: Iterable[Outcome]) -> Iterator[Ranked]:
         if timed is None:
             continue
         run = o.run
-        group: Hashable = (
-            run.source, found.framework, found.release, run.model, found.model.name, run.n_layers,
-            run.d_model, run.n_heads, run.d_ff, run.vocab, run.n_experts, run.chip, run.n_chips, run.precision,
-            run.options, found.work.seq_len, found.work.global_batch_size,
+        shape: Hashable = (
+            run.model, found.model.name, run.n_layers, run.d_model, run.n_heads, run.d_ff, run.vocab,
+            run.n_experts,
         )  # fmt: skip
+        machine: Hashable = (run.chip, run.n_chips, run.precision, run.options)
+        program: Hashable = (run.source, found.framework, found.release)
+        group: Hashable = (program, shape, machine, found.work.seq_len, found.work.global_batch_size)
         layout: Hashable = tuple(sorted((k, v) for k, v in found.given.items() if v != 1))
         yield Ranked(group, layout, timed[0], o.prediction.step_time_s)
