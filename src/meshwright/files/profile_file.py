@@ -24,14 +24,8 @@ def read_profile(path: Path) -> dict[str, Any]:
         what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deep"
         raise InputError(fault(path, "MW806", f"{path} is not valid JSON: {what}", line=line)) from None
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
-        raise InputError(
-            fault(
-                path,
-                "MW814",
-                f"{path} is no profile: its schema is not {SCHEMA}",
-                hint="meshwright calibrate writes one",
-            )
-        )
+        said = f"{path} is no profile: its schema is not {SCHEMA}"
+        raise InputError(fault(path, "MW814", said, hint="meshwright calibrate writes one"))
     faults: list[Diagnostic] = []
     for name, depth in TABLES.items():
         if not isinstance(data.get(name), dict):
@@ -54,8 +48,8 @@ def _entries(path: Path, name: str, table: dict[str, Any], depth: int) -> list[D
             found.extend(_entries(path, here, value, depth - 1))
         else:
             number = value.get("value")
-            fine = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
-            if not fine or number < 0:
+            plain = isinstance(number, int | float) and not isinstance(number, bool)
+            if not plain or not 0 <= float(str(number)) < math.inf:
                 found.append(fault(path, "MW813", f"{here}.value is {number!r}, not a number of 0 or more"))
             if value.get("provenance") not in ("datasheet", "measured", "fitted", "assumed"):
                 said = f"{here}.provenance is {value.get('provenance')!r}"

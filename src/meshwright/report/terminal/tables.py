@@ -90,6 +90,5 @@ def print_calibration(found: dict[str, Any], console: Console) -> None:
     runs = f"{found['runs']:,} runs of {found['sources']:,} source{'' if found['sources'] == 1 else 's'}"
     console.print(f"fitted to {runs}: median error {units.percent_text(seen / 100)}")
     if unseen is not None:
-        console.print(
-            f"each source predicted by a fit without it: median error {units.percent_text(unseen / 100)}"
-        )
+        error = units.percent_text(unseen / 100)
+        console.print(f"each source predicted by a fit without it: median error {error}")
