@@ -24,7 +24,7 @@ class WorkGiven:
     total_tokens: float | str | None = None
     precision: str | None = None
     options: tuple[str, ...] = ()
-    batch_range: bool = False
+    several: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _range(
     text: str, given: WorkGiven, number: Callable[..., int | None], faults: list[Diagnostic]
 ) -> tuple[int, ...]:
     """The batches of `A:B`: A, 2 A, 4 A, ... and B."""
-    if not given.batch_range:
+    if not given.several:
         faults.append(
             Diagnostic(
                 "MW903", f"--global-batch {text} is a range; only plan searches one", where="--global-batch",

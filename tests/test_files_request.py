@@ -1,0 +1,157 @@
+"""Requests: plan files round-trip, flags win over files, every fault of every part comes at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from meshwright import api
+from meshwright.errors import InputError
+from meshwright.files import given as givens
+from meshwright.files import request
+from meshwright.files.work_given import WorkGiven, work_of
+
+ASK: dict[str, Any] = {"seq_len": 8192, "global_batch_size": 128}
+
+
+def codes(**kwargs: Any) -> list[str]:
+    with pytest.raises(InputError) as caught:
+        request.read(**{"model": "llama-3.1-8b", "cluster": "64xh100", **ASK, **kwargs})
+    return [d.code for d in caught.value.diagnostics]
+
+
+def test_all_faults_at_once() -> None:
+    found = codes(
+        model="lama-9", cluster="64xh1000", seq_len="8q", precision="fp7", framework="megatron-cor",
+        strategy={"tp": "x", "zero": 7, "tpp": 1}, overrides={"scale_outt": 1.0},
+    )  # fmt: skip
+    assert len(found) >= 8
+    assert {"MW902", "MW903", "MW100", "MW103", "model-unknown"} <= set(found)
+
+
+def test_a_plan_survives_the_trip(tmp_path: Path) -> None:
+    first = api.estimate(
+        "llama-3.1-70b", "64xh100", seq_len="8k", global_batch_size=256, tp=8, pp=2, vpp=5,
+        overrides={"scale_out_gbits_s": 200.0}, total_tokens="1T", options=["fused-loss"], nearest=0,
+    )  # fmt: skip
+    path = tmp_path / "plan.yaml"
+    api.save(first, path)
+    second = api.estimate(path, nearest=0)
+    assert second.strategy == first.strategy
+    assert second.work == first.work
+    assert second.cluster == first.cluster
+    assert second.model == first.model
+    assert second.step_time_s == first.step_time_s
+    api.save(second, tmp_path / "again.yaml")
+    assert (tmp_path / "again.yaml").read_text() == path.read_text()
+
+
+def test_flags_win_over_a_plan_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    api.save(api.estimate("llama-3.1-8b", "8xh100", **ASK, zero=3, nearest=0), path)
+    changed = request.read(path, None, seq_len="4k", strategy={"recompute": "full"})
+    assert changed.work.seq_len == 4096
+    assert changed.work.global_batch_size == 128
+    assert changed.strategy["recompute"] == "full"
+    assert changed.strategy["zero"] == 3
+    moved = request.read(path, "16xh200", strategy={})
+    assert moved.cluster.cluster.chip.family == "h200"
+
+
+def test_a_model_record_and_a_cluster_record_are_taken(tmp_path: Path) -> None:
+    base = request.read("llama-3.1-8b", "16xdgx-h100", **ASK)
+    again = request.read(base.model, base.cluster.cluster, **ASK)
+    assert again.model == base.model
+    path = tmp_path / "plan.yaml"
+    api.save(api.estimate(base.model, base.cluster.cluster, **ASK, nearest=0), path)
+    read_back = request.read(path, None)
+    assert read_back.model == base.model
+    assert read_back.cluster.cluster.scale_up_size == base.cluster.cluster.scale_up_size
+    assert read_back.cluster.cluster.n_chips == base.cluster.cluster.n_chips
+
+
+def test_cluster_files_take_units_and_chip_figures(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "version: 1\non: 64xh100\nscale_out_gbits_s: 50GB/s\nusable_gib: 70GiB\n"
+        "chip: {bf16: 800TFLOP/s, tdp_w: 650}\n"
+    )
+    cluster = request.read("llama-3.1-8b", str(path), **ASK).cluster.cluster
+    assert cluster.scale_out_bytes_s == 50e9
+    assert cluster.usable_bytes == 70 * 2**30
+    assert cluster.chip.bf16_flops == 800e12
+    assert cluster.chip.tdp_w == 650
+    assert "replaced by the cluster file" in cluster.chip.source
+
+
+def test_a_cluster_file_is_no_model(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("version: 1\non: 64xh100\n")
+    assert "MW807" in codes(model=str(path))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("scale_out_gbits_s", "400", 400.0),
+        ("scale_out_gbits_s", "400Gbit/s", 400.0),
+        ("scale_out_gbits_s", "50GB/s", 400.0),
+        ("scale_up_gbytes_s", "450GB/s", 450.0),
+        ("usable_gib", "70GiB", 70.0),
+        ("oversubscription", "2", 2.0),
+    ],
+)
+def test_overrides_take_units(name: str, text: str, value: float) -> None:
+    assert givens.override(name, text) == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("scale_out", "1"), ("usable_gib", "lots"), ("oversubscription", "2GB")]
+)
+def test_overrides_that_are_refused(name: str, text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        givens.override(name, text)
+    assert caught.value.diagnostics[0].hint
+
+
+def test_tokens_per_step_are_whole_sequences() -> None:
+    read = work_of(WorkGiven(seq_len=8192, tokens_per_step="16M"), None, {})
+    assert read.work.global_batch_size == 2048
+    assert "16,777,216" in read.derived["global_batch_size"].because
+    decimal = work_of(WorkGiven(seq_len=4000, tokens_per_step="16M"), None, {})
+    assert decimal.work.global_batch_size == 4000
+
+
+@given(st.integers(1, 2**17), st.integers(1, 2**14))
+def test_tokens_per_step_give_back_the_batch(seq_len: int, batch: int) -> None:
+    read = work_of(WorkGiven(seq_len=seq_len, tokens_per_step=seq_len * batch), None, {})
+    assert read.work.global_batch_size == batch
+    assert read.work.tokens_per_step == seq_len * batch
+
+
+def test_tokens_that_are_no_whole_sequences_show_the_arithmetic() -> None:
+    with pytest.raises(InputError, match=r"10,000 / 8,192 = 1\.22"):
+        work_of(WorkGiven(seq_len=8192, tokens_per_step=10000), None, {})
+
+
+@given(st.integers(1, 10**5), st.integers(1, 10**5))
+def test_batch_ranges_reach_both_ends(low: int, high: int) -> None:
+    if low > high:
+        low, high = high, low
+    tried = work_of(WorkGiven(8192, f"{low}:{high}", several=True), None, {}).batches
+    assert tried[0] == low
+    assert tried[-1] == high
+    assert list(tried) == sorted(set(tried))
+
+
+def test_a_range_of_batches_is_for_plan_only() -> None:
+    assert codes(global_batch_size="128:256") == ["MW903"]
+
+
+def test_missing_work_is_named() -> None:
+    assert codes(seq_len=None, global_batch_size=None) == ["MW903", "MW903"]
+    assert codes(tokens_per_step="1M") == ["MW903"]
