@@ -18,7 +18,6 @@ def command(table: str, path: str | None, as_json: bool) -> None:
     Numbers that your runs say nothing about stay as shipped.
     """
     from meshwright import api
-    from meshwright.report.terminal.tables import print_calibration
 
     found = api.calibrate(table, path=path, progress=output.say)
     if path is not None:
@@ -26,4 +25,6 @@ def command(table: str, path: str | None, as_json: bool) -> None:
     if as_json:
         output.print_json(found)
     else:
+        from meshwright.report.terminal.tables import print_calibration
+
         print_calibration(found, output.console())

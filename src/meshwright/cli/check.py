@@ -16,7 +16,6 @@ from meshwright.cli.options import arguments, json_flag, request
 def command(as_json: bool, **flags: Any) -> int:
     """Every rule against one strategy. Exit 1 when it cannot run or does not fit, 0 with warnings only."""
     from meshwright import api
-    from meshwright.report.terminal.checked import print_checked
 
     given = arguments(flags)
     given.pop("price_per_chip_hour", None)
@@ -24,5 +23,7 @@ def command(as_json: bool, **flags: Any) -> int:
     if as_json:
         output.print_json(found.json())
     else:
+        from meshwright.report.terminal.checked import print_checked
+
         print_checked(found, output.console())
     return 0 if found.ok else 1

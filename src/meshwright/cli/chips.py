@@ -15,10 +15,11 @@ from meshwright.cli.options import json_flag
 def command(words: tuple[str, ...], sources: bool, as_json: bool) -> None:
     """Chips with memory, dense peaks, networks and aliases; WORDs narrow the list (chips b200)."""
     from meshwright import api
-    from meshwright.report.terminal.tables import print_chips
 
     found = api.chips(words)
     if as_json:
         output.print_json(found)
     else:
+        from meshwright.report.terminal.tables import print_chips
+
         print_chips(found, output.console(), sources=sources)

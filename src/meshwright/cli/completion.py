@@ -22,12 +22,12 @@ def command(shell: str, as_json: bool) -> None:
     from click.shell_completion import get_completion_class
 
     from meshwright import __version__
-    from meshwright.cli.main import cli
+    from meshwright.cli.main import COMPLETE, cli
 
     found = get_completion_class(shell)
     assert found is not None  # click knows the three shells that the argument allows
     # The template alone: click's own `source` starts bash to look at its version.
-    made = found(cli, {}, "meshwright", "_MESHWRIGHT_COMPLETE")
+    made = found(cli, {}, "meshwright", COMPLETE)
     script = made.source_template % made.source_vars()
     if as_json:
         output.print_json(

@@ -18,7 +18,6 @@ from meshwright.cli.options import arguments, json_flag, request
 def command(path: str | None, terms: bool, as_json: bool, **flags: Any) -> None:
     """Step time, throughput, MFU and memory of one strategy. What is left out is derived, and said."""
     from meshwright import api
-    from meshwright.report.terminal.estimate import print_estimate
 
     found = api.estimate(**arguments(flags))
     if path is not None:
@@ -27,4 +26,6 @@ def command(path: str | None, terms: bool, as_json: bool, **flags: Any) -> None:
     if as_json:
         output.print_json(found.json(terms=terms))
     else:
+        from meshwright.report.terminal.estimate import print_estimate
+
         print_estimate(found, output.console())

@@ -18,10 +18,11 @@ from meshwright.cli.options import arguments, json_flag, request
 def command(depth: int | None, path: str | None, as_json: bool, **flags: Any) -> None:
     """Where an estimate comes from: every term with its value, formula and inputs."""
     from meshwright import api
-    from meshwright.report.terminal.tree import print_tree
 
     found = api.estimate(**arguments(flags), nearest=0)
     if as_json:
         output.print_json(api.explained(found))
     else:
+        from meshwright.report.terminal.tree import print_tree
+
         print_tree(found, output.console(), depth=depth, path=path)

@@ -27,6 +27,9 @@ VERBS: dict[str, tuple[str, str]] = {
 }
 
 
+COMPLETE = "_MESHWRIGHT_COMPLETE"
+
+
 class Verbs(click.Group):
     """A group whose commands are imported on use."""
 
@@ -84,7 +87,11 @@ def run(argv: Sequence[str]) -> int:
     debug = len(args) != len(argv)
     as_json = "--json" in args
     try:
-        code = cli.main(args=args, prog_name="meshwright", standalone_mode=False)
+        if COMPLETE in os.environ:
+            cli.main(args=args, prog_name="meshwright", complete_var=COMPLETE)
+        # Not `cli.main`: it would turn a closed pipe into exit code 1, which means "no" here.
+        with cli.make_context("meshwright", args) as context:
+            code = cli.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except click.exceptions.Exit as exit_:

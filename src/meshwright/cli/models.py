@@ -14,10 +14,11 @@ from meshwright.cli.options import json_flag
 def command(words: tuple[str, ...], as_json: bool) -> None:
     """Model presets with their sizes and spellings; WORDs narrow the list (models llama 70b)."""
     from meshwright import api
-    from meshwright.report.terminal.tables import print_models
 
     found = api.models(words)
     if as_json:
         output.print_json(found)
     else:
+        from meshwright.report.terminal.tables import print_models
+
         print_models(found, output.console())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,11 +23,21 @@ def print_json(value: dict[str, Any]) -> None:
 
 
 def console() -> Console:
-    """The console of stdout. rich leaves colour away for NO_COLOR and for pipes."""
+    """The console of stdout: plain text in pipes and where NO_COLOR is set."""
     from rich.console import Console
 
-    return Console(
-        width=None if sys.stdout.isatty() else WIDE, highlight=False, soft_wrap=not sys.stdout.isatty()
+    class Piped(Console):
+        """A console that lets a closed pipe be handled where every end of the command is."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    terminal = sys.stdout.isatty()
+    return Piped(
+        width=None if terminal else WIDE,
+        color_system=None if os.environ.get("NO_COLOR") else "auto",
+        highlight=False,
+        soft_wrap=not terminal,
     )
 
 

@@ -28,7 +28,6 @@ def command(
     A list searches those values (--tp 4,8), --global-batch 512:4096 searches batches.
     """
     from meshwright import api
-    from meshwright.report.terminal.plan import print_plan
 
     given = arguments(flags, several=True)
     with output.progress("searching") as update:
@@ -41,5 +40,7 @@ def command(
     if as_json:
         output.print_json(found.json(terms=terms))
     else:
+        from meshwright.report.terminal.plan import print_plan
+
         print_plan(found, output.console(), shown=top)
     return 0 if found.plans else 1

@@ -20,7 +20,6 @@ def command(
 ) -> int:
     """Predict every published run (or those of TABLE) and compare: times, memory, fit verdicts, ranking."""
     from meshwright import api
-    from meshwright.report.terminal.validation import print_validation
 
     limit = None if fail_above is None else api.percent("--fail-above", fail_above)
     with output.progress("validating") as update:
@@ -28,6 +27,8 @@ def command(
     if as_json:
         output.print_json(api.validated(found))
     else:
+        from meshwright.report.terminal.validation import print_validation
+
         print_validation(found, output.console(), rows=rows)
     if limit is None or not api.exceeds(found, limit):
         return 0

@@ -17,7 +17,7 @@ SPELLINGS = (
     ("2048xh800", "2,048 chips of a kind"),
     ("16xdgx-h100", "16 machines by name"),
     ("tpu-v5p:8x8x8", "one torus slice"),
-    ("2*tpu-v4:8x16x24", "slices over the data-centre network"),
+    ("2*tpu-v5p:8x8x16", "slices over the data-centre network"),
     ("512xtpu-v5p", "the most cubic legal slice of 512 chips"),
     ("cluster.yaml", "a cluster file: on, scale_up_size, scale_up_gbytes_s, scale_out_gbits_s, ..."),
 )

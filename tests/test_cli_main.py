@@ -1,0 +1,199 @@
+"""The command's contract: exit codes, faults as text and as JSON, what is loaded, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import click
+import pytest
+
+from meshwright.cli import main, options
+from meshwright.cli.main import VERBS, run
+
+ESTIMATE = ["estimate", "llama-3.1-8b", "--on", "8xh100", "--seq-len", "8k", "--global-batch", "64"]
+HEAVY = ("numpy", "pydantic", "rich", "ruamel", "meshwright.cost", "meshwright.api", "scipy", "torch")
+
+
+def loaded(*args: str) -> set[str]:
+    """Modules in a fresh process after the command ran on `args`."""
+    code = (
+        "import sys, contextlib, io\n"
+        "from meshwright.cli.main import run\n"
+        "with contextlib.redirect_stdout(io.StringIO()): rc = run(sys.argv[1:])\n"
+        "assert rc == 0, rc\n"
+        "print('\\n'.join(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=True)
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    "args", [["--help"], ["--version"], ["version"], *([verb, "--help"] for verb in VERBS)]
+)
+def test_help_loads_nothing_heavy(args: list[str]) -> None:
+    assert not {m for m in loaded(*args) if m.startswith(HEAVY)}
+
+
+def test_an_estimate_of_presets_loads_no_file_schema() -> None:
+    found = loaded(*ESTIMATE, "--json")
+    assert "numpy" in found
+    assert not {m for m in found if m.startswith(("pydantic", "scipy", "torch", "rich"))}
+
+
+def test_every_verb_is_listed_and_documented(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    for verb in VERBS:
+        assert f"\n  {verb}" in shown
+        assert run([verb, "--help"]) == 0
+        assert "--json" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("args", "wanted"),
+    [
+        (["estmate"], "did you mean estimate"),
+        (["estimate"], "MODEL"),
+        (["estimate", "llama-3.1-8b", "--tpp", "3"], "--tpp"),
+        (["validate", "--task", "cook"], "cook"),
+        (["estimate", "llama-3.1-8b", "--set", "chip.foo=3"], "cluster.FIELD=VALUE"),
+    ],
+)
+def test_bad_usage_is_exit_2(args: list[str], wanted: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(args) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert wanted in said.err
+    assert "Traceback" not in said.err
+    assert run([*args, "--json"]) == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["schema"] == "meshwright.error/1"
+    assert shown["diagnostics"]
+
+
+def test_all_faults_of_a_command_come_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    args = [
+        "estimate",
+        "lama",
+        "--on",
+        "8xh1000",
+        "--tp",
+        "x",
+        "--set",
+        "cluster.foo=1",
+        "--precision",
+        "fp7",
+    ]
+    assert run([*args, "--price-per-chip-hour", "much", "--json"]) == 2
+    said = {d["message"] for d in json.loads(capsys.readouterr().out)["diagnostics"]}
+    for wanted in ("'lama'", "h1000", "tp is 'x'", "cluster.foo", "fp7", "price", "sequence length", "batch"):
+        assert any(wanted in m for m in said), (wanted, said)
+
+
+def _raises(error: BaseException) -> click.Command:
+    @click.command("boom", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+    def command() -> None:
+        raise error
+
+    return command
+
+
+@pytest.fixture
+def boom(monkeypatch: pytest.MonkeyPatch) -> object:
+    """A function that makes the verb `version` raise."""
+
+    def arm(error: BaseException) -> None:
+        monkeypatch.setattr(main.Verbs, "get_command", lambda *_: _raises(error))
+
+    return arm
+
+
+def test_our_own_bug_is_exit_3_and_says_how_to_report(boom, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    boom(ZeroDivisionError("division\nby zero"))
+    assert run(["version"]) == 3
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "ZeroDivisionError: division by zero" in said
+    assert "--debug" in said
+    assert run(["version", "--debug"]) == 3
+    assert "Traceback" in capsys.readouterr().err
+    assert run(["version", "--json"]) == 3
+    assert json.loads(capsys.readouterr().out)["diagnostics"][0]["code"] == "MW999"
+
+
+def test_interruption_is_130(boom, capsys: pytest.CaptureFixture[str]) -> None:  # type: ignore[no-untyped-def]
+    boom(KeyboardInterrupt())
+    assert run(["version"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
+def test_a_signal_interrupts_a_search() -> None:
+    command = [sys.executable, "-m", "meshwright", "plan", "llama-3.1-405b", "--on", "16384xh100"]
+    process = subprocess.Popen(
+        [*command, "--seq-len", "8k", "--tokens-per-step", "16M"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(2.0)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in err
+
+
+def test_a_broken_pipe_is_quiet() -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    done = subprocess.run(
+        [sys.executable, "-m", "meshwright", "models"], stdout=write_end, stderr=subprocess.PIPE, check=False
+    )
+    os.close(write_end)
+    assert done.stderr == b""
+    assert done.returncode == 0
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert "_MESHWRIGHT_COMPLETE" in script
+    if shell == "bash":
+        subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+
+
+def test_completion_knows_presets_and_chips() -> None:
+    env = {**os.environ, "_MESHWRIGHT_COMPLETE": "bash_complete"}
+    for words, wanted in (
+        ("meshwright estimate Llama-3.1-4", "Llama-3.1-405B"),
+        ("meshwright est", "estimate"),
+    ):
+        asked = env | {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        done = subprocess.run(
+            [sys.executable, "-m", "meshwright"], env=asked, capture_output=True, text=True, check=False
+        )
+        assert wanted in done.stdout
+
+
+def test_the_flags_know_every_word_and_field() -> None:
+    from typing import get_args
+
+    from meshwright.strategy import records
+    from meshwright.work import PRECISIONS
+
+    assert get_args(records.Schedule) == options.SCHEDULES
+    assert set(options.PRECISIONS) == set(PRECISIONS)
+    assert set(options.STRATEGY_FIELDS) == set(records.Strategy.__dataclass_fields__)
+
+
+def test_no_colour_reaches_a_pipe(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "meshwright", *ESTIMATE], capture_output=True, check=True,
+        env={**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "1"},
+    )  # fmt: skip
+    assert b"\x1b[3" not in done.stdout
