@@ -20,6 +20,7 @@ FP16_ERA = (
     "megatron-lm", "megatron-deepspeed", "deepspeed", "oneflow", "metaseq", "colossalai", "megatron-zb",
 )  # fmt: skip
 BRIDGE = ("megatron-core",)
+MEGATRON = ("megatron-core", "megatron-lm", "megascale", "primus")
 # Lengths that a page leaves out and that its own figures give back: MFU over tokens/s agrees to 0.1 %.
 SEQUENCES = {"torchtitan": 8192, "paxml": 2048, "fms-fsdp": 4096}
 WITHOUT_LOGITS = frozenset({"liger", "chunked-ce", "te-cross-entropy", "vocab-tiling"})
@@ -28,10 +29,14 @@ ERAS = {
     "NVIDIA/NeMo@": "24.12",  # the long-sequence page came with that release
     "NVIDIA/NeMo-Framework-Launcher": "24.05",  # its page: before 24.07
     "NVIDIA NeMo user guide 24.12": "24.12",
+    "NVIDIA/Megatron-LM@d98e8a6:tests": "core",  # tests of 2025, whatever the chip
+    "arXiv:2402.15627": "2023",  # its baseline is Megatron-LM of that year
+    "yanring/Megatron-MoE-ModelZoo": "26.02",  # Megatron-Core 0.15 and 0.16, which Bridge 26.02 carries
+    "arXiv:2603.07685": "26.02",  # Megatron-Core 0.16
     "NVIDIA/Megatron-LM@d98e8a6:images": "24.07",  # Megatron-Core r0.8, which NeMo 24.07 carries
 }
 SELECTIVE = {  # what a bare `selective` means to each program
-    "torchtitan": "minimal",  # keeps matrix products and attention, recomputes what is between
+    "torchtitan": "every:2",  # keeps every second matrix product: what recomputing every second layer does
     "maxtext": "minimal",
     "paxml": "minimal",
     "kempnerforge": "minimal",
@@ -148,7 +153,15 @@ def add_words(
         given["layers_per_stage"] = tuple(int(n) for n in run.layers_per_stage.split("+"))
     if "bf16-optimizer" in run.options:
         given["optimizer"] = "adamw-bf16"
-    if not any(isinstance(b.ffn, Moe) for b in model.blocks):
+    experts = any(isinstance(b.ffn, Moe) for b in model.blocks)
+    if experts and run.framework in MEGATRON and tp > 1:
+        if "etp" not in given and given.get("ep", 1) == 1:
+            given["etp"] = tp
+            derived.append(("etp", "the program splits experts over tp where nothing else is said"))
+        if "sp" not in given:
+            given["sp"] = True
+            derived.append(("sp", "the program refuses experts with tp but without sp"))
+    if not experts:
         given.pop("etp", None)  # what it would split is not there; some launch scripts set it for every model
         if given.get("ep") == 1:
             del given["ep"]
@@ -196,7 +209,7 @@ def release(run: Run) -> str:
     stated = run.release or ""
     if noted and noted.group(1).startswith(stated):
         return noted.group(1)
-    if stated or run.framework not in BRIDGE:
+    if stated or run.framework not in (*BRIDGE, "megatron-lm"):
         return stated
     meant = [begin for begin in ERAS if run.source.startswith(begin)]
     return ERAS[max(meant, key=len)] if meant else ""

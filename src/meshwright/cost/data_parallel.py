@@ -50,9 +50,14 @@ def traffic(stages: Stages, strategy: Strategy, spans: dict[str, Span], profile:
         if strategy.zero == 1:
             gradients, weights = gradients + scatter, weights + gather
         elif strategy.zero == 2:
-            gathers, weights = gathers + scatter, weights + gather
+            # A pipeline has several microbatches under way, so it accumulates and scatters once a step.
+            once = _class_axis(np.asarray(strategy.pp) > 1)
+            gradients, gathers = gradients + once * scatter, gathers + (1 - once) * scatter
+            weights = weights + gather
         else:
             gathers = gathers + scatter + (2.0 if habits.reshards else 1.0) * gather
+        if habits.broadcast_s and strategy.zero < 3:  # every owner of a shard broadcasts it, one after another
+            weights = weights + habits.broadcast_s * (group.degree - 1)
     shape = stages.dense * 0.0
     return Traffic(gradients + shape, weights + shape, gathers + shape)
 
@@ -78,6 +83,10 @@ def exposed(
         + left(sent.weights, forward)
         + microbatches * left(sent.gathers, forward + backward)
     )
+
+
+def _class_axis(mask: Any) -> Any:
+    return np.asarray(mask, float)[..., None] if np.ndim(mask) else float(mask)
 
 
 def _column(span: Span) -> Span:

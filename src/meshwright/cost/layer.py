@@ -21,8 +21,8 @@ AXES = ("tp", "cp", "ep")
 class LayerCost:
     """Seconds, bytes and FLOPs of one layer and microbatch on one rank; every field broadcasts.
 
-    Compute seconds leave communication out; the axes' seconds are the exposed ones. `host_*` is what the
-    host needs to launch the pass: a pass takes the longer of the two. `recompute` is the second forward.
+    Compute seconds leave communication out; the axes' seconds are the exposed ones. `host_*` is how
+    much longer launching the pass takes than the pass itself. `recompute` is the second forward.
     """
 
     forward: Any = 0.0
@@ -168,9 +168,19 @@ def layer_cost(
         totals["backward_input"] + totals["backward_weight"] + totals["recompute"]
         + totals["tp_backward"] + totals["cp_backward"] + totals["ep_backward"]
     )  # fmt: skip
-    totals["host_forward"] = np.maximum(launch * kernels_forward - device_forward, 0.0)
-    totals["host_backward"] = np.maximum(launch * kernels_backward - device_backward, 0.0)
+    totals["host_forward"] = beyond(launch * kernels_forward, device_forward)
+    totals["host_backward"] = beyond(launch * kernels_backward, device_backward)
     return LayerCost(**totals)
+
+
+def beyond(host: Any, device: Any) -> Any:
+    """Seconds a pass lasts beyond its device time when the host needs `host` seconds to launch it.
+
+    (host^4 + device^4)^(1/4) - device: the longer of the two, with a soft corner where they are alike, since
+    short kernels starve the device before the sums are equal.
+    """
+    ratio = host / np.maximum(device, 1e-12)
+    return device * ((1.0 + np.minimum(ratio, 1e3) ** 4) ** 0.25 - 1.0)
 
 
 def shape_of(seq_len: Any, microbatch_size: Any, tp: Any, cp: Any, ep: Any, etp: Any) -> Shape:

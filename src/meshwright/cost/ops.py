@@ -41,6 +41,7 @@ class Words:
     dispatcher: str
     imbalance: float  # busiest expert rank over the mean
     fused_loss: bool
+    fused_experts: bool  # activation and quantisation inside the grouped products, permutation inside dispatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Matmul:
     groups: Num = 1
     quantised: bool = True
     saved: Num = 0.0
+    fused: bool = False  # operands come quantised and activated out of the product before
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,15 +196,20 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
     traffic = stream_seconds(operands, chip, profile)
     forward = np.maximum(flops / (rate * matmul_efficiency(op.m, op.k, op.n, op.groups, chip.compute_units)), traffic)
     data = np.maximum(flops / (rate * matmul_efficiency(op.m, op.n, op.k, op.groups, chip.compute_units)), traffic)
-    weight = np.maximum(flops / (rate * matmul_efficiency(op.k, op.m, op.n, op.groups, chip.compute_units)), traffic)
+    # The weight gradient is added to what earlier microbatches left: read and written once more.
+    accumulated = operands + (2.0 * profile.framework.grad_bytes - size) * op.k * op.n * op.groups
+    weight = np.maximum(
+        flops / (rate * matmul_efficiency(op.k, op.m, op.n, op.groups, chip.compute_units)),
+        stream_seconds(accumulated, chip, profile),
+    )
     kernels = (1.0, 2.0)
     if low:
-        # x is read in bf16 and written in both layouts forward, dy in both backward; weights likewise.
-        copies = 2.0 + 2.0 * size
-        x, dy, w = op.m * op.k * op.groups, op.m * op.n * op.groups, op.k * op.n * op.groups
-        cast = profile["traffic"] * copies
-        forward = forward + stream_seconds(cast * (x + 0.5 * w), chip, profile)
-        data = data + stream_seconds(cast * dy, chip, profile)
+        # x is read in 16 bits and written in both layouts forward, its gradient in both backward. Weights are
+        # quantised once a step, and a fused program quantises on the way out of the product before.
+        copies = 0.0 if op.fused else 2.0 + 2.0 * size
+        x, dy = op.m * op.k * op.groups, op.m * op.n * op.groups
+        forward = forward + stream_seconds(copies * x, chip, profile)
+        data = data + stream_seconds(copies * dy, chip, profile)
         kernels = (2.0, 3.0)
     floor = np.maximum(flops / peak, operands / chip.hbm_bytes_s)
     return Passes(forward, data, weight, flops, 2.0 * flops, floor, 2.0 * floor, kernels[0], kernels[1])

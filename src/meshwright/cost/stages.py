@@ -58,6 +58,7 @@ def words_of(model: Model, work: Work, strategy: Strategy, profile: Profile) -> 
         regathers_input=profile.framework.regathers_input,
         dispatcher=strategy.dispatcher,
         imbalance=float(profile["imbalance"]) if unbalanced else 1.0,
+        fused_experts="cuda-graphs-full" in work.options,
         fused_loss=profile.framework.fused_loss or "fused-loss" in work.options,
     )
 

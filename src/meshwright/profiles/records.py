@@ -37,6 +37,7 @@ class Framework:
     step_bytes: float  # temporaries of the optimizer step, a parameter of the shard
     reshards: bool  # ZeRO-3: weights are dropped after forward and gathered again backward
     regathers_input: bool  # sequence parallel: gather the input again in backward (True) or keep it
+    broadcast_s: float  # seconds for one owner to broadcast its shard of the weights; 0: one all-gather
     context_gib: float  # CUDA or runtime context, libraries, network buffers, workspaces
     fused_loss: bool  # the loss does not hold an fp32 copy of the logits
     usual_recompute: tuple[str, ...]  # the sets its recipes use

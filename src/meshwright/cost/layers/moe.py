@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.cost.layers.mlp import activation
 from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words, element_bytes
 from meshwright.model.records import Moe
 
-# Kernels of one pass: routing (logits, top-k, softmax, auxiliary loss, counts) and permuting, by dispatcher.
-# Source: read off the Megatron-Core token dispatchers and router (0.9 to 0.14): counted, so assumed within +-30 %.
-_KERNELS = {"all-to-all": (34, 30), "all-gather": (34, 30), "deep-ep": (24, 20), "hybrid-ep": (18, 16)}
+# Kernels of one pass: routing (logits, top-k, softmax, auxiliary loss, counts, host reads of the counts) and
+# permuting, by dispatcher. Source: counted in the Megatron-Core router and token dispatchers, so +-30 %.
+_KERNELS = {"all-to-all": (60, 50), "all-gather": (60, 50), "deep-ep": (45, 40), "hybrid-ep": (30, 26)}
 
 
 def operations(block: Moe, d_model: int, norm_kernels: float, shape: Shape, words: Words) -> tuple[Operation, ...]:
@@ -28,9 +30,15 @@ def operations(block: Moe, d_model: int, norm_kernels: float, shape: Shape, word
     inputs = 2.0 if block.gated else 1.0
     copies = 2.0 * routed * d_in
     kernels = _KERNELS[words.dispatcher]
+    moved = 0.0 if words.fused_experts else 2.0 * copies
+    act = activation("act", "moe_act", routed, width, gated=block.gated, precision=words.precision)
+    if words.fused_experts:
+        act = replace(act, forward=0.0, backward=0.0, kernels=(0, 0))
     limit = block.topk_groups if block.n_groups > 1 else 0
 
     def dispatch(name: str, element: float) -> Message:
+        if words.dispatcher == "all-to-all":  # one copy an expert, whatever ranks they share
+            return Message(name, "moe", "ep", "all_to_all", element * own * block.top_k * d_in)
         return Message(name, "moe", "ep", "experts", element * d_in, tokens=own, top_k=block.top_k,
                        n_experts=block.n_experts, domains=limit)  # fmt: skip
 
@@ -44,15 +52,15 @@ def operations(block: Moe, d_model: int, norm_kernels: float, shape: Shape, word
     if block.latent_dim:
         ops.append(Matmul("latent_down", "moe", own, d_model, d_in, saved=2.0 * own * d_in))
     ops += [
-        Stream("permute", "moe", 2.0 * copies, 2.0 * copies, (2, 2), saved=size * routed * d_in),
+        Stream("permute", "moe", moved, moved, (2, 2), saved=size * routed * d_in),
         dispatch("dispatch", size if words.dispatcher != "all-to-all" else 2.0),
         Message("expert_gather", "moe", "etp", "all_gather", copies, 1.0, 1.0),
-        Matmul("experts_up", "moe", rows, d_in, width * inputs, experts),
-        activation("act", "moe_act", routed, width, gated=block.gated, precision=words.precision),
-        Matmul("experts_down", "moe", rows, width, d_in, experts),
+        Matmul("experts_up", "moe", rows, d_in, width * inputs, experts, fused=words.fused_experts),
+        act,
+        Matmul("experts_down", "moe", rows, width, d_in, experts, fused=words.fused_experts),
         Message("expert_scatter", "moe", "etp", "reduce_scatter", copies, 1.0, 1.0),
         dispatch("combine", 2.0),
-        Stream("unpermute", "moe", 2.0 * copies, 2.0 * copies, (3, 3), saved=copies),
+        Stream("unpermute", "moe", moved, moved, (3, 3), saved=copies),
     ]
     if block.latent_dim:
         ops.append(Matmul("latent_up", "moe", own, d_in, d_model, saved=2.0 * own * d_in))
