@@ -33,14 +33,20 @@ _TIME_MEANS = {
 def print_estimate(found: Estimate, console: Console) -> None:
     """The whole estimate."""
     print_headline(found, console)
-    console.print(time_table(found))
-    console.print(memory_table(found))
+    print_tables(found, console)
     print_run(found, console)
     print_derived(found, console)
     print_nearest(found, console)
     if found.diagnostics:
         console.print()
         print_findings(found.diagnostics, console)
+
+
+def print_tables(found: Estimate, console: Console) -> None:
+    """Time and memory, part by part."""
+    for table in (time_table(found), memory_table(found)):
+        console.print()
+        console.print(table)
 
 
 def print_headline(found: Estimate, console: Console) -> None:
@@ -147,6 +153,7 @@ def print_derived(found: Estimate, console: Console) -> None:
             table.add_row(name, _value(d.value), d.because)
     if plain:
         table.add_row("not given", "", ", ".join(plain))
+    console.print()
     console.print(table)
 
 

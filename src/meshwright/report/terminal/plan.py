@@ -10,7 +10,7 @@ from rich.text import Text
 from meshwright import units
 from meshwright.report.as_json import strategy_line
 from meshwright.report.records import Estimate, Plan
-from meshwright.report.terminal.estimate import memory_table, print_headline, print_run, time_table
+from meshwright.report.terminal.estimate import memory_table, print_headline, print_run, print_tables
 from meshwright.report.terminal.findings import print_findings
 
 if TYPE_CHECKING:
@@ -24,8 +24,8 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
         _print_miss(found, console)
     else:
         print_headline(best, console)
-        console.print(time_table(best))
-        console.print(memory_table(best))
+        print_tables(best, console)
+        console.print()
         console.print(_ranking(found.plans[:shown]))
         if found.why:
             console.print()
@@ -33,6 +33,7 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
             for sentence in found.why:
                 console.print(f"  {sentence}")
         if found.necessity:
+            console.print()
             console.print(_necessity(found, best))
         print_run(best, console)
     console.print()

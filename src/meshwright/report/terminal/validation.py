@@ -30,6 +30,7 @@ def print_validation(found: Validation, console: Console, *, rows: bool) -> None
     for word in ("skipped", "missed"):
         if shown.get(word):
             console.print(f"{word}: {', '.join(f'{reason} {n:,}' for reason, n in shown[word].items())}")
+    console.print()
     console.print(_errors("accuracy", {"time": shown["time"], "memory": shown["memory"]}))
     fit, ranking = shown["fit_verdict"], shown["ranking"]
     console.print()
@@ -38,6 +39,7 @@ def print_validation(found: Validation, console: Console, *, rows: bool) -> None
     for label, values in shown["by"].items():
         table = {name: v.get("time", v) for name, v in values.items() if isinstance(v, dict)}
         if table:
+            console.print()
             console.print(_errors(f"by {label}", table))
     if rows:
         console.print(_rows(shown["rows"]))
