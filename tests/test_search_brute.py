@@ -14,7 +14,7 @@ from meshwright.cost.step import evaluate
 from meshwright.hardware.cluster import parse
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.profiles.load import load
-from meshwright.search.bounds import held, memory_floor, peak_flops, time_floor
+from meshwright.search.bounds import Request, busy_at_peak, busy_seconds, held, memory_floor, time_floor
 from meshwright.search.plan import search
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
@@ -134,6 +134,11 @@ def test_bounds_never_pass_the_model(tp, pp, cp, vpp, ep, zero, group, size, spa
     if any(d.severity == "error" for d in checks.run(model, place, work, strategy)):
         return
     found = evaluate(model, place, work, strategy, profile)
-    seconds = found.model_flops / peak_flops(place, work)
-    assert time_floor(seconds, place, work, strategy) <= found.step_time_s * (1 + 1e-12)
+    at_peak = busy_at_peak(found.model_flops, place, work, strategy)
+    modelled = busy_seconds(evaluate, Request(model, place, work, profile), strategy)
+    assert at_peak <= modelled
+    assert time_floor(modelled, work, strategy) <= found.step_time_s * (1 + 1e-12)
+    if pp == 1 and zero == 0 and strategy.dp * cp == 1:  # nothing but the microbatches and the optimizer
+        rest = found.time_s["optimizer"] / (1 - found.time_s["other"] / found.step_time_s)
+        assert time_floor(modelled, work, strategy) >= found.step_time_s - rest - 1e-6 * found.step_time_s
     assert memory_floor(held(model), strategy, profile) <= found.peak_bytes * (1 + 1e-12)

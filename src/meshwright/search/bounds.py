@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.evaluation import Evaluation
 from meshwright.hardware.records import Cluster
 from meshwright.model.params import block_params, embedding_params, head_params
 from meshwright.model.records import Model
@@ -16,10 +18,21 @@ from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
 FloatArray = npt.NDArray[np.float64]
+Evaluate = Callable[[Model, Cluster, Work, Strategy, Profile], Evaluation]
 GIB = 2.0**30
 
 # Schedules in which every microbatch passes all stages in turn, so the pipeline fills and drains once.
 FILLS_AND_DRAINS = frozenset({"gpipe", "1f1b", "interleaved-1f1b"})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is planned."""
+
+    model: Model
+    cluster: Cluster
+    work: Work
+    profile: Profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +79,47 @@ def memory_floor(parameters: Held, strategy: Strategy, profile: Profile) -> Any:
     return states + habits.context_gib * GIB
 
 
-def time_floor(chip_seconds: float, cluster: Cluster, work: Work, strategy: Strategy) -> Any:
+def time_floor(busy_s: Any, work: Work, strategy: Strategy) -> Any:
     """Seconds that a step takes at least; broadcasts over degrees.
 
-    floor = chip_seconds / chips * (1 + (pp - 1) / (vpp m)), where `chip_seconds` = model FLOPs / peak of one
-    chip: all arithmetic runs at the peak, and a pipeline fills and drains once. With stages of t seconds a
-    microbatch, a step is m max(t) + (sum(t) - max(t)) / vpp, which is least when all t are equal.
+    floor = busy_s / pp * (m + (pp - 1) / vpp), where `busy_s` is what one microbatch takes through the whole
+    model at least. With stages of t seconds a microbatch, sum(t) = busy_s, a step is at least
+    m max(t) + (sum(t) - max(t)) / vpp: a pipeline fills and drains once. That grows with max(t) (m >= 1), so
+    it is least when all t equal busy_s / pp.
     """
-    even = chip_seconds / cluster.n_chips
-    if strategy.schedule not in FILLS_AND_DRAINS:
-        return even * np.ones(np.shape(strategy.pp))
-    microbatches = work.global_batch_size / (np.asarray(strategy.dp, float) * strategy.microbatch_size)
-    return even * (1.0 + (np.asarray(strategy.pp) - 1.0) / (np.asarray(strategy.vpp) * microbatches))
+    s = strategy
+    microbatches = work.global_batch_size / (np.asarray(s.dp, float) * s.microbatch_size)
+    filling = (np.asarray(s.pp) - 1.0) / s.vpp if s.schedule in FILLS_AND_DRAINS else 0.0
+    return busy_s * (microbatches + filling) / s.pp
+
+
+def busy_at_peak(flops: float, cluster: Cluster, work: Work, strategy: Strategy) -> Any:
+    """Seconds of one microbatch through the whole model if all its arithmetic ran at the chip's peak.
+
+    `flops` are a step's model FLOPs; a microbatch has the share microbatch_size / global batch of them, over
+    the tp * cp chips that work on it together (experts are spread over more, but take in as much).
+    """
+    share = np.asarray(strategy.microbatch_size) / work.global_batch_size
+    return flops * share / (peak_flops(cluster, work) * np.asarray(strategy.tp) * strategy.cp)
+
+
+def busy_seconds(evaluate: Evaluate, request: Request, shapes: Strategy) -> Any:
+    """Seconds that the cost model gives one microbatch through the whole model; `shapes` are [n] distinct
+    (tp, cp, ep, etp, microbatch_size) under words that do not look at the stage.
+
+    What a microbatch takes does not depend on dp, pp, vpp or ZeRO, so one rank group without a pipeline shows
+    it: its step is m a + b, and with very many microbatches b vanishes (the rounding is taken off).
+    **Assumes** that tp and cp lie innermost, so that dp and pp do not move them on the network.
+    """
+    many = 1e12
+    dp = np.asarray(shapes.ep) * shapes.etp  # experts need as many ranks
+    alone = replace(
+        shapes, dp=dp, pp=np.ones_like(dp), vpp=np.ones_like(dp), zero=0, zero_group=np.ones_like(dp),
+        schedule="1f1b", layers_per_stage=None,
+    )  # fmt: skip
+    work = replace(request.work, global_batch_size=many * dp * np.asarray(shapes.microbatch_size, float))
+    step = evaluate(request.model, request.cluster, work, alone, request.profile).step_time_s
+    return np.asarray(step) / many * (1.0 - 1e-9)
 
 
 def peak_flops(cluster: Cluster, work: Work) -> float:

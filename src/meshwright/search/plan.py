@@ -13,10 +13,11 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.search import why as sentences
+from meshwright.search.bounds import Evaluate, Request
 from meshwright.search.derive import complete
 from meshwright.search.given import read_choices
 from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
-from meshwright.search.scan import Candidate, Evaluate, Request, Scan, scan
+from meshwright.search.scan import Candidate, Scan, scan
 from meshwright.search.space import Space, build
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work

@@ -12,18 +12,24 @@ import numpy.typing as npt
 
 from meshwright.checks import RULES, illegal
 from meshwright.cost.evaluation import Evaluation
-from meshwright.hardware.records import Cluster
-from meshwright.model.records import Model
-from meshwright.profiles.records import Profile
-from meshwright.search.bounds import Held, held, memory_floor, peak_flops, time_floor
+from meshwright.search.bounds import (
+    Evaluate,
+    Held,
+    Request,
+    busy_at_peak,
+    busy_seconds,
+    held,
+    memory_floor,
+    time_floor,
+)
 from meshwright.search.necessity import TECHNIQUES, does_without
 from meshwright.search.space import IntArray, Space, Words
+from meshwright.strategy.recompute import parse
 from meshwright.strategy.records import Strategy
-from meshwright.work import Work
 
-Evaluate = Callable[[Model, Cluster, Work, Strategy, Profile], Evaluation]
 FloatArray = npt.NDArray[np.float64]
 
+SHAPE_FIELDS = ("tp", "cp", "ep", "etp", "microbatch_size")
 CHUNK = 16_384  # candidates a call: large enough to spread the call's own cost, small enough for the cache
 TIE = 0.01  # plans closer than this are not told apart: the model's own repeatability on published reruns
 REASONS = {rule.code: f"{rule.code} {rule.reason}" for rule in RULES}
@@ -56,23 +62,42 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """What is planned."""
-
-    model: Model
-    cluster: Cluster
-    work: Work
-    profile: Profile
-
-
-@dataclass(frozen=True, slots=True)
 class Limits:
-    """What bounds are made of: parameters, seconds of a step for one chip at its peak, plans to keep."""
+    """What bounds are made of (parameters, model FLOPs of a step) and what they must keep."""
 
     parameters: Held
-    chip_seconds: float
+    flops: float
     top: int
     techniques: tuple[str, ...]
+
+
+class Busy:
+    """Seconds of a microbatch through the whole model for each row, once a distinct shape and word."""
+
+    def __init__(self, request: Request, space: Space, evaluate: Evaluate) -> None:
+        self.request, self.space, self.evaluate = request, space, evaluate
+        code = np.zeros(len(space), np.int64)
+        for name in SHAPE_FIELDS:
+            values, digit = np.unique(space.degrees[name], return_inverse=True)
+            code = code * len(values) + digit.ravel()
+        _, self.first, self.shape = np.unique(code, return_index=True, return_inverse=True)
+        self.known: dict[tuple[Any, ...], FloatArray] = {}
+
+    def of(self, words: Words, rows: IntArray) -> FloatArray | None:
+        """[rows]; None where words look at the stage (some layers recomputed) or dp and pp move axes."""
+        recompute = parse(words.recompute)
+        if dict(words.constant)["placement"][:2] != ("tp", "cp") or recompute.layers or recompute.every > 1:
+            return None
+        key = (words.constant, words.sp, words.cp_method, words.recompute)
+        if key not in self.known:
+            self.known[key] = np.full(len(self.first), np.nan)
+        known, shapes = self.known[key], self.shape[rows]
+        missing = np.unique(shapes[np.isnan(known[shapes])])
+        for start in range(0, len(missing), CHUNK):
+            part = missing[start : start + CHUNK]
+            strategy = self.space.strategy(words, self.first[part], np.ones(len(part), np.int64))
+            known[part] = busy_seconds(self.evaluate, self.request, strategy)
+        return known[shapes]
 
 
 def scan(
@@ -87,8 +112,8 @@ def scan(
     """Rank every legal strategy of `space`. Cuts only what provably changes neither the `top` plans, nor
     the best plan without each of `techniques`, nor (while nothing fits) the nearest miss."""
     found = Scan(capacity_bytes=request.cluster.usable_bytes)
-    seconds = _model_flops(request, space, evaluate) / peak_flops(request.cluster, request.work)
-    limits = Limits(held(request.model), seconds, top, techniques)
+    limits = Limits(held(request.model), _model_flops(request, space, evaluate), top, techniques)
+    busy = Busy(request, space, evaluate)
     combinations = list(space.combinations())
     legal_key: tuple[Any, ...] | None = None
     legal: IntArray = np.zeros(0, np.int64)
@@ -105,7 +130,7 @@ def scan(
         if double.any():
             rows, groups = rows[~double], groups[~double]
         if len(rows):
-            _scan_words(request, space, words, rows, groups, evaluate, found, limits)
+            _scan_words(request, space, words, rows, groups, evaluate, found, limits, busy)
         if progress is not None:
             progress(i + 1, len(combinations))
     found.rejected = +found.rejected
@@ -137,6 +162,7 @@ def _scan_words(
     evaluate: Evaluate,
     found: Scan,
     limits: Limits,
+    busy: Busy,
 ) -> None:
     """Bound, then evaluate, the rows of one combination of words; the most promising first."""
     r = request
@@ -149,7 +175,10 @@ def _scan_words(
             whole = space.strategy(words, rows, groups)
     capacity = found.capacity_bytes
     floor_bytes = np.broadcast_to(memory_floor(limits.parameters, whole, r.profile), rows.shape)
-    floor_time = time_floor(limits.chip_seconds, r.cluster, r.work, whole)
+    taken = busy.of(words, rows)
+    if taken is None:
+        taken = busy_at_peak(limits.flops, r.cluster, r.work, whole)
+    floor_time = time_floor(taken, r.work, whole)
     order = np.argsort(floor_time, kind="stable")
     for start in range(0, len(order), CHUNK):
         chosen = order[start : start + CHUNK]
