@@ -172,6 +172,7 @@ def test_completion_knows_presets_and_chips() -> None:
     for words, wanted in (
         ("meshwright estimate Llama-3.1-4", "Llama-3.1-405B"),
         ("meshwright est", "estimate"),
+        ("meshwright plan x --schedule inter", "interleaved-1f1b"),
     ):
         asked = env | {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
         done = subprocess.run(
@@ -183,10 +184,12 @@ def test_completion_knows_presets_and_chips() -> None:
 def test_the_flags_know_every_word_and_field() -> None:
     from typing import get_args
 
+    from meshwright import api
     from meshwright.strategy import records
     from meshwright.work import PRECISIONS
 
-    assert get_args(records.Schedule) == options.SCHEDULES
+    assert set(options.SCHEDULES) <= set(api.words("--schedule")) <= set(get_args(records.Schedule))
+    assert "megatron-core" in api.words("--framework")
     assert set(options.PRECISIONS) == set(PRECISIONS)
     assert set(options.STRATEGY_FIELDS) == set(records.Strategy.__dataclass_fields__)
 

@@ -21,7 +21,7 @@ from meshwright.model.records import Model
 from meshwright.report import as_json, catalogue
 from meshwright.report.records import Because, Checked, Estimate, Given, Plan
 from meshwright.strategy.records import Strategy
-from meshwright.work import Work
+from meshwright.work import PRECISIONS, Work
 
 if TYPE_CHECKING:
     from meshwright.calibrate.validate import Validation
@@ -386,6 +386,19 @@ def cluster(on: str, overrides: Mapping[str, float] | None = None) -> dict[str, 
 def cluster_figure(name: str, text: str) -> float:
     """A figure of `--set cluster.NAME=TEXT`, in the unit of its name."""
     return given.override(name, text)
+
+
+def words(flag: str) -> tuple[str, ...]:
+    """Words that `flag` takes, for shell completion; empty where it takes numbers."""
+    if flag == "--schedule":
+        from meshwright.cost import schedule
+
+        return tuple(schedule.names())
+    if flag == "--framework":
+        from meshwright.profiles import load
+
+        return load.names()
+    return PRECISIONS if flag == "--precision" else ()
 
 
 def model_names() -> tuple[str, ...]:

@@ -12,9 +12,7 @@ import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-SCHEDULES = (
-    "gpipe", "1f1b", "interleaved-1f1b", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev",
-)  # fmt: skip
+SCHEDULES = ("gpipe", "1f1b", "interleaved-1f1b")  # the common ones; a wrong word lists all
 PRECISIONS = ("fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 
 # Flag, metavar, help; the strategy field is the flag's own name.
@@ -33,12 +31,12 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
         "What is sharded over data parallelism: 1 optimizer, 2 and gradients, 3 and parameters.",
     ),
     ("--zero-group", "N|WORD", "Chips that one sharded copy is spread over: a number, node, domain or all."),
-    ("--schedule", "WORD", f"Pipeline schedule: {', '.join(SCHEDULES)}."),
+    ("--schedule", "WORD", f"Pipeline schedule: {', '.join(SCHEDULES)}, ...; a wrong word lists all."),
     ("--microbatch-size", "N", "Sequences in one forward of one rank."),
     ("--recompute", "WORD", "none, full, minimal, every:2, layers:N or selective:core_attn+norm+..."),
     ("--layers-per-stage", "N,N,...", "Decoder layers of each virtual stage in order."),
     ("--optimizer", "WORD", "adamw or adamw-bf16."),
-    ("--offload", "WORD", "none."),
+    ("--offload", "WORD", "none, activations, activations:N (layers a stage), experts."),
     ("--dispatcher", "WORD", "How tokens reach experts: all-to-all, deep-ep, hybrid-ep, all-gather."),
     ("--placement", "A,B,C,D", "Axes from the fastest network outwards, for example tp,cp,dp,pp."),
 )
@@ -92,10 +90,10 @@ def json_flag(command: Command) -> Command:
 
 
 def _text(flag: str, metavar: str, text: str) -> Callable[[Any], Any]:
-    words = {"--schedule": SCHEDULES, "--precision": PRECISIONS}.get(flag)
-
     def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-        return [w for w in words or () if w.startswith(incomplete)]
+        from meshwright import api
+
+        return [w for w in api.words(flag) if w.startswith(incomplete)]
 
     return click.option(flag, metavar=metavar, help=text, shell_complete=complete)
 

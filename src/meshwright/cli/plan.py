@@ -32,7 +32,11 @@ def command(
     given = arguments(flags, several=True)
     with output.progress("searching") as update:
         found = api.plan(
-            **given, top=max(top, rank), show_space=show_space, progress=None if as_json else update
+            **given,
+            top=max(top, rank),
+            show_space=show_space,
+            nearest=3,
+            progress=None if as_json else update,
         )
     if path is not None and found.plans:
         written = api.save(found, path, rank=rank)

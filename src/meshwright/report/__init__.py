@@ -1,0 +1,1 @@
+"""What results look like: records, JSON, and text for a terminal."""

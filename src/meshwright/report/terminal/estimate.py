@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 BAR = 24
 _TIME_MEANS = {
-    "compute": "matrix products and the rest of the layers",
+    "compute": "the layers' own work",
     "tp": "exposed tensor-parallel collectives",
     "cp": "exposed context-parallel traffic",
     "ep": "exposed expert dispatch and combine",

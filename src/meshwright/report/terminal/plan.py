@@ -10,7 +10,13 @@ from rich.text import Text
 from meshwright import units
 from meshwright.report.as_json import strategy_line
 from meshwright.report.records import Estimate, Plan
-from meshwright.report.terminal.estimate import memory_table, print_headline, print_run, print_tables
+from meshwright.report.terminal.estimate import (
+    memory_table,
+    print_headline,
+    print_nearest,
+    print_run,
+    print_tables,
+)
 from meshwright.report.terminal.findings import print_findings
 
 if TYPE_CHECKING:
@@ -36,6 +42,7 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
             console.print()
             console.print(_necessity(found, best))
         print_run(best, console)
+        print_nearest(best, console)
     console.print()
     console.print(_searched(found))
     if found.space is not None:
