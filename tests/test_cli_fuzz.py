@@ -26,7 +26,8 @@ CLUSTERS = [
 NUMBERS = ["1", "2", "4", "8", "3", "0", "-1", "x", "", "2.5", "1e3", "9" * 30, "nan"]
 FLAGS = {
     **dict.fromkeys(
-        ["--dp", "--tp", "--pp", "--vpp", "--cp", "--ep", "--etp", "--zero", "--zero-group", "--microbatch-size"],
+        ["--dp", "--tp", "--pp", "--vpp", "--cp", "--ep", "--etp", "--zero", "--zero-group",
+         "--microbatch-size"],
         NUMBERS,
     ),
     "--schedule": ["1f1b", "gpipe", "interleaved-1f1b", "zb-v", "?"],
