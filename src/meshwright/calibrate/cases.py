@@ -27,7 +27,7 @@ TRAINING_KINDS = (None, "pretrain", "sft", "other")
 # Words of `options` and `optimizer` for which there is no model of time or memory yet: these runs are misses.
 UNMODELLED = frozenset(
     {
-        "lora", "dora", "emb", "nf4", "int4", "int8", "dpo", "act-offload", "offload-optimizer",
+        "lora", "dora", "emb", "nf4", "int4", "int8", "dpo", "offload-optimizer",
         "offload-param", "tiled-mlp", "unsloth", "unsloth-gc", "opt-in-bwd", "fsdp-cpu-offload",
     }
 )  # fmt: skip

@@ -218,7 +218,7 @@ def fit(
 ) -> Fitted:
     """Fit all factors to the observations by Gauss-Newton steps; then each source by a fit without it.
 
-    The fits without a source reuse the last linearisation, and predict the source's rows from it.
+    The fits without a source start from the last linearisation; the source's rows are then predicted in full.
     Raises InputError when nothing was left to fit.
     """
     if not found:
@@ -244,9 +244,11 @@ def fit(
         for source in dict.fromkeys(sources.tolist()):
             rest = sources != source
             other = solve(residual[rest], jacobian[rest], point, spreads, task.weights[rest])
-            held = residual[~rest] + jacobian[~rest] @ (other - point)
-            ids = [one.case.run.id for one in found if one.source == source]
-            left_out += [(i, source, float(r)) for i, r in zip(ids, held, strict=True)]
+            factors = dict(zip(task.names, other.tolist(), strict=True))
+            for i in np.flatnonzero(~rest):
+                one = found[i]
+                value, _ = log_step(one, factors, task.keys[i], task.priors[i])
+                left_out.append((one.case.run.id, source, value - math.log(one.seconds)))
     return Fitted(
         written(task, point),
         tuple((one.case.run.id, one.source, float(r)) for one, r in zip(found, residual, strict=True)),

@@ -151,6 +151,11 @@ def add_words(
             derived.append(("recompute", f"what {run.framework or 'Megatron'} means by selective"))
     if run.layers_per_stage is not None:
         given["layers_per_stage"] = tuple(int(n) for n in run.layers_per_stage.split("+"))
+    for option in sorted(run.options):
+        if option == "expert-offload":
+            given["offload"] = "experts"
+        elif option.startswith("act-offload"):
+            given["offload"] = option.replace("act-offload", "activations")
     if "bf16-optimizer" in run.options:
         given["optimizer"] = "adamw-bf16"
     experts = any(isinstance(b.ffn, Moe) for b in model.blocks)

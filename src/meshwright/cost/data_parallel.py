@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost import collectives
-from meshwright.cost.stages import Stages
+from meshwright.cost.stages import Stages, over_classes
 from meshwright.profiles.records import Profile
 from meshwright.strategy.placement import Span
 from meshwright.strategy.records import Strategy
@@ -51,7 +51,7 @@ def traffic(stages: Stages, strategy: Strategy, spans: dict[str, Span], profile:
             gradients, weights = gradients + scatter, weights + gather
         elif strategy.zero == 2:
             # A pipeline has several microbatches under way, so it accumulates and scatters once a step.
-            once = _class_axis(np.asarray(strategy.pp) > 1)
+            once = over_classes(np.asarray(strategy.pp) > 1) * 1.0
             gradients, gathers = gradients + once * scatter, gathers + (1 - once) * scatter
             weights = weights + gather
         else:
@@ -83,10 +83,6 @@ def exposed(
         + left(sent.weights, forward)
         + microbatches * left(sent.gathers, forward + backward)
     )
-
-
-def _class_axis(mask: Any) -> Any:
-    return np.asarray(mask, float)[..., None] if np.ndim(mask) else float(mask)
 
 
 def _column(span: Span) -> Span:

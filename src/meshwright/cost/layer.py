@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost import collectives
-from meshwright.cost.ops import Message, Operation, Passes, Shape, Words, passes
+from meshwright.cost.ops import Matmul, Message, Operation, Passes, Shape, Words, passes
 from meshwright.hardware.records import Chip
 from meshwright.profiles.records import Profile
 from meshwright.strategy.placement import Span
+from meshwright.strategy.offload import Offload
 from meshwright.strategy.recompute import Recompute
 
-AXES = ("tp", "cp", "ep")
+NO_OFFLOAD = Offload("none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +39,7 @@ class LayerCost:
     host_forward: Any = 0.0  # exposed beyond the device's own time
     host_backward: Any = 0.0
     saved: Any = 0.0  # bytes kept from forward to backward
+    offloaded: Any = 0.0  # of them, what waits in host memory
     live: Any = 0.0  # bytes its backward holds while it runs, beyond `saved`
     flops_forward: Any = 0.0
     flops_backward: Any = 0.0
@@ -119,6 +121,7 @@ def layer_cost(
     profile: Profile,
     recompute: Recompute,
     options: frozenset[str] = frozenset(),
+    offload: Offload = NO_OFFLOAD,
     *,
     whole: bool = False,
 ) -> LayerCost:
@@ -128,7 +131,9 @@ def layer_cost(
     kernels_forward: Any = 0.0
     kernels_backward: Any = 0.0
     everything: Any = 0.0
+    widest: Any = 0.0  # bytes of the largest product's output, whose gradient stands beside what is saved
     first_norm = True
+    habits = profile.framework
     for op in ops:
         again = whole or is_recomputed(op.module, recompute)
         if isinstance(op, Message):
@@ -154,14 +159,20 @@ def layer_cost(
             totals["floor"] = totals["floor"] + cost.floor_forward
             kernels_backward = kernels_backward + cost.kernels_forward
         everything = everything + op.saved
+        if isinstance(op, Matmul):
+            widest = np.maximum(widest, 2.0 * op.m * op.n * op.groups)
+        between = op.module == "boundary" and not first_norm and habits.keeps_named and "norm" in recompute.modules
         if op.module == "boundary" and first_norm:
             boundary = op.saved
             first_norm = False
-        if not again:
+        if not (again or between):
             totals["saved"] = totals["saved"] + op.saved
+            if offload.takes(op.module):
+                totals["offloaded"] = totals["offloaded"] + op.saved
     if whole:
         totals["saved"] = boundary
-    totals["live"] = np.maximum(everything - totals["saved"], 0.0)
+        totals["offloaded"] = boundary if offload.any and offload.modules is None else 0.0
+    totals["live"] = np.maximum(everything - totals["saved"], 0.0) + widest
     launch = profile["host"] * graph_share(options, chip)
     device_forward = totals["forward"] + totals["tp_forward"] + totals["cp_forward"] + totals["ep_forward"]
     device_backward = (

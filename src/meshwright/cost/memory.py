@@ -9,20 +9,15 @@ import numpy as np
 from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.schedule import Schedule
 from meshwright.cost.layer import shape_of
-from meshwright.cost.stages import Stages
+from meshwright.cost.stages import Stages, loss_word, over_classes
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.placement import Span
-from meshwright.strategy.records import Num, Strategy
+from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
 GIB = 2.0**30
 _TIGHT = 0.02  # fragmentation that no allocator avoids, a share of what comes and goes; assumed
-
-
-def column(value: Num) -> Any:
-    """A per-candidate number with an axis for stage classes."""
-    return np.asarray(value, float)[..., None] if np.ndim(value) else value
 
 
 def categories(
@@ -46,7 +41,7 @@ def categories(
     """
     habits = profile.framework
     dense, expert = stages.dense, stages.expert
-    group, expert_group = column(spans["shard"].degree), column(spans["expert_shard"].degree)
+    group, expert_group = over_classes(spans["shard"].degree), over_classes(spans["expert_shard"].degree)
     one = 1.0
     states = group if strategy.zero >= 1 else one
     states_expert = expert_group if strategy.zero >= 1 else one
@@ -62,21 +57,31 @@ def categories(
     gathered: Any = 0.0
     if strategy.zero >= 3:
         # This layer's and the next one's whole weights in 16 bits, and one layer's whole gradients. Under a
-        # pipeline a stage's gathered weights stay from microbatch to microbatch.
-        pipelined = column(np.asarray(strategy.pp) > 1)
+        # pipeline a stage's weights and gradients stay whole from microbatch to microbatch.
+        pipelined = over_classes(np.asarray(strategy.pp) > 1)
         largest = stages.largest_dense + stages.largest_expert
-        gathered = np.where(pipelined, 2.0 * (dense + expert), np.minimum(6.0 * largest, 2.0 * (dense + expert)))
+        whole = dense + expert
+        stays = (2.0 + habits.grad_sent_bytes) * whole
+        gathered = np.where(pipelined, stays, np.minimum(6.0 * largest, 2.0 * whole))
 
     in_flight = schedule.in_flight(
-        stages.first_rank, column(strategy.pp), column(strategy.vpp), column(microbatches)
+        stages.first_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
     )
     shape = shape_of(work.seq_len, strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep, strategy.etp)
-    activations = stages.cost["saved"] * np.maximum(in_flight, 1.0) + stages.live
-    logits = stages.head * column(logit_bytes(model.vocab, shape, fused_loss=habits.fused_loss or "fused-loss" in work.options))
+    held = np.maximum(in_flight, 1.0)
+    activations = (stages.cost["saved"] - stages.offloaded) * held + stages.live
+    activations = activations + np.minimum(stages.staged, stages.offloaded)
+    logits = stages.head * over_classes(logit_bytes(model.vocab, shape, loss_word(work, profile)))
     # The loss is over before the layers' working set is at its largest; the larger of the two counts.
     logits = np.maximum(logits - stages.live, 0.0)
-    step_extra = habits.step_bytes * shards
-    optimizer = optimizer + np.maximum(step_extra - activations - logits, 0.0)
+    # Two moments: backward begins (activations whole; where gradients are made anew each step, none yet of a
+    # first microbatch), and the optimizer steps (no activations; gradients whole, the step's temporaries).
+    fresh = 0.0 if habits.keeps_grads else over_classes(np.asarray(microbatches) <= 1.0) * 1.0
+    begins = activations + logits - fresh * grads
+    steps = habits.step_bytes * shards
+    optimizer = optimizer + np.where(steps > begins, steps, 0.0)
+    grads = np.where(steps > begins, grads, (1.0 - fresh) * grads)
+    activations, logits = (np.where(steps > begins, 0.0, x) for x in (activations, logits))
     moving = activations + logits + gathered
     network = (habits.context_gib * GIB) * np.ones_like(dense)
     used = weights + grads + optimizer + moving + network

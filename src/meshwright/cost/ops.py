@@ -40,7 +40,7 @@ class Words:
     regathers_input: bool
     dispatcher: str
     imbalance: float  # busiest expert rank over the mean
-    fused_loss: bool
+    loss: str  # whole (fp32 copies of the logits), fused (in place), chunked (never whole)
     fused_experts: bool  # activation and quantisation inside the grouped products, permutation inside dispatch
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost.layer import FIELDS, LayerCost, layer_cost, shape_of
+from meshwright.cost.layer import FIELDS, NO_OFFLOAD, LayerCost, layer_cost, shape_of
 from meshwright.cost.layers import ends, operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
 from meshwright.hardware.records import Cluster
@@ -17,6 +17,7 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.placement import spans
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.recompute import Recompute, parse
 from meshwright.strategy.stages import Classes, stage_classes
 from meshwright.work import Work
@@ -40,11 +41,23 @@ class Stages:
     expert: Array
     largest_dense: Array
     largest_expert: Array
+    offloaded: Array  # bytes of a microbatch that go to the host and back
+    staged: Array  # bytes of the two layers on their way
     live: Array  # bytes, the largest layer's working set
     head: Array  # 1 where the class holds the head
     multiplicity: Array
     first_rank: Array
     rows: dict[str, LayerCost]
+
+
+CHUNKED_LOSS = frozenset({"liger", "chunked-ce", "vocab-tiling", "fused-kernels"})
+
+
+def loss_word(work: Work, profile: Profile) -> str:
+    """How the loss holds its logits: chunked, fused or whole."""
+    if work.options & CHUNKED_LOSS:
+        return "chunked"
+    return "fused" if profile.framework.fused_loss or "fused-loss" in work.options else "whole"
 
 
 def words_of(model: Model, work: Work, strategy: Strategy, profile: Profile) -> Words:
@@ -59,7 +72,7 @@ def words_of(model: Model, work: Work, strategy: Strategy, profile: Profile) -> 
         dispatcher=strategy.dispatcher,
         imbalance=float(profile["imbalance"]) if unbalanced else 1.0,
         fused_experts="cuda-graphs-full" in work.options,
-        fused_loss=profile.framework.fused_loss or "fused-loss" in work.options,
+        loss=loss_word(work, profile),
     )
 
 
@@ -81,6 +94,7 @@ def kind_rows(
 ) -> list[tuple[str, LayerCost, LayerCost]]:
     """(name, cost under the recompute word, cost when recomputed whole) of each column of the split matrix."""
     words = words_of(model, work, strategy, profile)
+    offload = parse_offload(strategy.offload)
     shape = shape_of(
         work.seq_len, strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep, strategy.etp
     )
@@ -89,10 +103,11 @@ def kind_rows(
     rows: list[tuple[str, LayerCost, LayerCost]] = []
 
     def row(name: str, ops: tuple[Operation, ...], word: Recompute, *, layer: bool) -> None:
-        plain = layer_cost(ops, words, reach, cluster.chip, profile, word, work.options)
+        taken = offload if layer else NO_OFFLOAD
+        plain = layer_cost(ops, words, reach, cluster.chip, profile, word, work.options, taken)
         whole = plain
         if layer:
-            whole = layer_cost(ops, words, reach, cluster.chip, profile, word, work.options, whole=True)
+            whole = layer_cost(ops, words, reach, cluster.chip, profile, word, work.options, taken, whole=True)
         rows.append((name, plain, whole))
 
     for i, block in enumerate(model.blocks):
@@ -185,6 +200,8 @@ def stages(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profi
     present = counts > 0
     multiplicity = np.broadcast_to(classes.multiplicity[classes.index], (n, counts.shape[1]))
     first_rank = np.broadcast_to(classes.first_rank[classes.index], (n, counts.shape[1]))
+    share = parse_offload(strategy.offload).share(model.n_layers / over_classes(strategy.pp))
+    largest_offloaded = np.where(present, table[:, None, :, COLUMNS.index("offloaded")], 0.0).max(-1)
     live = np.where(present, table[:, None, :, COLUMNS.index("live")], 0.0).max(-1)
     return Stages(
         cost=cost,
@@ -192,12 +209,19 @@ def stages(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profi
         expert=(parameters @ expert_kinds[..., None])[..., 0],
         largest_dense=np.where(present, dense_kinds[:, None, :], 0.0).max(-1),
         largest_expert=np.where(present, expert_kinds[:, None, :], 0.0).max(-1),
+        offloaded=cost["offloaded"] * share,
+        staged=2.0 * largest_offloaded * (np.asarray(share) > 0),
         live=live,
         head=present[..., kinds + 1].astype(float),
         multiplicity=multiplicity.astype(float),
         first_rank=first_rank.astype(float),
         rows={name: plain for name, plain, _ in rows},
     )
+
+
+def over_classes(value: Any) -> Any:
+    """A per-candidate number with an axis for stage classes."""
+    return np.asarray(value, float)[..., None] if np.ndim(value) else value
 
 
 def _classes(

@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.cost import collectives, data_parallel, memory, schedule
 from meshwright.cost.evaluation import MEMORY_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
-from meshwright.cost.stages import Stages, stages
+from meshwright.cost.stages import Stages, over_classes, stages
 from meshwright.cost.tree import tree
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
@@ -34,17 +34,17 @@ def optimizer_seconds(per_rank: Stages, strategy: Strategy, reach: dict[str, Spa
     moments 4 + 12 + 12 + 2 bytes a parameter of the shard; norms and clipping read the gradients once more.
     """
     whole = strategy.zero == 0
-    shard = 1.0 if whole else memory.column(reach["shard"].degree)
-    expert_shard = 1.0 if whole else memory.column(reach["expert_shard"].degree)
+    shard = 1.0 if whole else over_classes(reach["shard"].degree)
+    expert_shard = 1.0 if whole else over_classes(reach["expert_shard"].degree)
     owned = per_rank.dense / shard + per_rank.expert / expert_shard
     nbytes = 34.0 if strategy.optimizer == "adamw" else 26.0
     return nbytes * owned / (cluster.chip.hbm_bytes_s * profile["memory"])
 
 
-def over_classes(profile: Profile) -> Profile:
+def numbers_over_classes(profile: Profile) -> Profile:
     """The profile with an axis for stage classes on numbers that are arrays."""
     return replace(
-        profile, numbers={k: replace(x, value=memory.column(x.value)) for k, x in profile.numbers.items()}
+        profile, numbers={k: replace(x, value=over_classes(x.value)) for k, x in profile.numbers.items()}
     )
 
 
@@ -63,14 +63,14 @@ def evaluate(
     outer = size_of(work, strategy, profile)
     n = int(np.prod(outer)) if outer else 1
     plan = schedule.load(strategy.schedule)
-    by_class = over_classes(profile)
+    by_class = numbers_over_classes(profile)
     per_rank = stages(model, cluster, work, strategy, profile, n)
     reach = spans(cluster, strategy)
     microbatches = np.broadcast_to(
         np.asarray(work.global_batch_size / (strategy.dp * strategy.microbatch_size), float), (n,)
     )
     cost, m = per_rank.cost, microbatches[:, None]
-    pp, vpp = memory.column(strategy.pp), memory.column(strategy.vpp)
+    pp, vpp = over_classes(strategy.pp), over_classes(strategy.vpp)
     real = per_rank.multiplicity > 0
 
     forward = sum(cost[k] for k in ("forward", "tp_forward", "cp_forward", "ep_forward", "host_forward"))
@@ -83,8 +83,10 @@ def evaluate(
         reach["pp"], profile["scale_up"], profile["scale_out"],
     )  # fmt: skip
     hop = np.where(np.asarray(strategy.pp) > 1, hop, 0.0)
-    hops = 2.0 * memory.column(hop) * vpp * plan.P2P_EXPOSED * np.ones_like(forward)
-    busy = forward + backward + hops
+    hops = 2.0 * over_classes(hop) * vpp * plan.P2P_EXPOSED * np.ones_like(forward)
+    copied = per_rank.offloaded / cluster.chip.host_bytes_s
+    waits = np.maximum(copied - forward, 0.0) + np.maximum(copied - backward, 0.0)  # on the host link
+    busy = forward + backward + hops + waits
 
     sent = data_parallel.traffic(per_rank, strategy, reach, by_class)
     dp = data_parallel.exposed(sent, forward, backward, m, by_class, work.options)
@@ -111,7 +113,7 @@ def evaluate(
         "bubble": np.maximum(bubble, 0.0),
         "optimizer": of(optimizer),
     }
-    host = microbatches * of(cost["host_forward"] + cost["host_backward"])
+    host = microbatches * of(cost["host_forward"] + cost["host_backward"] + waits)
     subtotal = host + sum(parts.values())
     parts["other"] = host + straggler * subtotal
     step_time: Any = (1.0 + straggler) * subtotal

@@ -40,7 +40,8 @@ def key(name: str) -> str:
 def table() -> Mapping[str, Chip]:
     """Every chip by its canonical name, in the order of the table."""
     latencies = {row["link_kind"]: row for row in read_table("latencies.csv")}
-    return {row["name"]: _chip(row, latencies) for row in read_table("chips.csv")}
+    hosts = {row["family"]: row for row in read_table("host_links.csv")}
+    return {row["name"]: _chip(row, latencies, hosts) for row in read_table("chips.csv")}
 
 
 def names() -> tuple[str, ...]:
@@ -104,17 +105,21 @@ def _latency(
     return float(latencies[kind]["latency_us"]) * 1e-6, latencies[kind]["source"]
 
 
-def _chip(row: Mapping[str, str], latencies: Mapping[str, Mapping[str, str]]) -> Chip:
+def _chip(
+    row: Mapping[str, str], latencies: Mapping[str, Mapping[str, str]], hosts: Mapping[str, Mapping[str, str]]
+) -> Chip:
     """One row in internal units. The maker's memory size counts in GiB (80 GB boards report 80 GiB less a
     little), and what a driver prints goes before it; peaks are dense."""
     up, up_source = _latency(row, "scale_up_latency_us", row["link_kind"], latencies)
     out, out_source = _latency(row, "scale_out_latency_us", "network", latencies)
+    host = hosts.get(row["family"]) or hosts.get(row["derives_from"]) or hosts["other"]
     fabric = _TOPOLOGIES[row["topology"]] if row["topology"] else _WIRING_WHERE_UNREAD[row["link_kind"]]
     assumed = [
         ("scale_up_latency_s", up_source),
         ("scale_out_latency_s", out_source),
         ("fabric", "" if row["topology"] else f"wiring usual for {row['link_kind']}"),
         ("usable_bytes", row["usable_basis"] if row["usable_basis"].startswith("assumed") else ""),
+        ("host_bytes_s", host["source"] if host["provenance"] == "assumed" else ""),
         ("compute_units", row["compute_units_source"] if "assumed" in row["compute_units_source"] else ""),
     ]
     domain, node, year = (_number(row, c) for c in ("scale_up_domain_size", "chips_per_node", "release_year"))
@@ -145,6 +150,7 @@ def _chip(row: Mapping[str, str], latencies: Mapping[str, Mapping[str, str]]) ->
         notes=row["notes"],
         derives_from=row["derives_from"],
         link_kind=cast(LinkKind, row["link_kind"]),
+        host_bytes_s=float(host["gbytes_s"]) * 1e9,
         in_switch_reduction=row["in_switch_reduction"] == "1",
         assumed=tuple((f, s) for f, s in assumed if s),
     )

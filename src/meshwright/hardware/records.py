@@ -41,6 +41,7 @@ class Chip:
     derives_from: str = ""  # the family whose efficiency numbers stand in where this family has none
     link_kind: LinkKind = "nvlink"  # of the scale-up domain; names the message-size curve
     in_switch_reduction: bool = False  # the domain's switch adds up an all-reduce
+    host_bytes_s: float = 24e9  # to host memory, one way, achieved
     assumed: tuple[tuple[str, str], ...] = ()  # (field, source) of figures that no data sheet gives
 
     @property

@@ -34,12 +34,14 @@ class Framework:
     grad_bytes: float
     grad_sent_bytes: float  # of a gradient on the wire
     optimizer_bytes: float  # master copy (where it is not the weights) and moments
+    keeps_grads: bool  # gradient buffers stay between steps; False: made anew in each backward
     step_bytes: float  # temporaries of the optimizer step, a parameter of the shard
     reshards: bool  # ZeRO-3: weights are dropped after forward and gathered again backward
     regathers_input: bool  # sequence parallel: gather the input again in backward (True) or keep it
     broadcast_s: float  # seconds for one owner to broadcast its shard of the weights; 0: one all-gather
     context_gib: float  # CUDA or runtime context, libraries, network buffers, workspaces
     fused_loss: bool  # the loss does not hold an fp32 copy of the logits
+    keeps_named: bool  # selective recompute keeps only the tensors it names (XLA policies), not what lies between
     usual_recompute: tuple[str, ...]  # the sets its recipes use
     source: str
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.cost.schedule import names as schedules
 from meshwright.errors import Diagnostic, InputError, did_you_mean
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.recompute import parse
 from meshwright.strategy.records import CpMethod, Optimizer, Strategy
 
@@ -85,6 +86,7 @@ def _reader(name: str) -> Callable[[str, Any], Any]:
         "zero": _zero,
         "zero_group": _zero_group,
         "recompute": _recompute,
+        "offload": _offload,
         "layers_per_stage": _layers,
         "placement": _placement,
     }.get(name, _word)
@@ -156,6 +158,10 @@ def _layers(name: str, value: Any) -> tuple[int, ...]:
     return layers
 
 
+def _offload(name: str, value: Any) -> str:
+    return parse_offload(str(value)).word
+
+
 def _placement(name: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, str | list | tuple):
         raise _fault(name, f"{name} is {value!r}, not an order of axes", f"write {','.join(AXES)}")
@@ -172,7 +178,6 @@ def _word(name: str, value: Any) -> str:
         "schedule": schedules(),
         "cp_method": get_args(CpMethod),
         "optimizer": get_args(Optimizer),
-        "offload": ("none",),
         "dispatcher": ("all-to-all", "deep-ep", "hybrid-ep", "all-gather"),
     }[name]
     text = str(value).strip().lower()

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.checks import RULES, illegal
+from meshwright.checks.layout import ShardGroup
 from meshwright.cost.evaluation import Evaluation
 from meshwright.search.bounds import (
     Evaluate,
@@ -23,7 +24,7 @@ from meshwright.search.bounds import (
     time_floor,
 )
 from meshwright.search.necessity import TECHNIQUES, does_without
-from meshwright.search.space import IntArray, Space, Words
+from meshwright.search.space import IntArray, Mask, Space, Words
 from meshwright.strategy.recompute import parse
 from meshwright.strategy.records import Strategy
 
@@ -32,6 +33,7 @@ FloatArray = npt.NDArray[np.float64]
 SHAPE_FIELDS = ("tp", "cp", "ep", "etp", "microbatch_size")
 CHUNK = 16_384  # candidates a call: large enough to spread the call's own cost, small enough for the cache
 TIE = 0.01  # plans closer than this are not told apart: the model's own repeatability on published reruns
+SHARD_GROUP = ShardGroup()
 REASONS = {rule.code: f"{rule.code} {rule.reason}" for rule in RULES}
 NO_MEMORY = "memory floor above capacity"
 NO_TIME = "time floor above the best"
@@ -69,6 +71,15 @@ class Limits:
     flops: float
     top: int
     techniques: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of the space under one combination of words: index, zero_group and time floor, each [n]."""
+
+    index: IntArray
+    groups: IntArray
+    floor_time: FloatArray
 
 
 class Busy:
@@ -114,28 +125,61 @@ def scan(
     found = Scan(capacity_bytes=request.cluster.usable_bytes)
     limits = Limits(held(request.model), _model_flops(request, space, evaluate), top, techniques)
     busy = Busy(request, space, evaluate)
-    combinations = list(space.combinations())
-    legal_key: tuple[Any, ...] | None = None
-    legal: IntArray = np.zeros(0, np.int64)
-    refused: list[tuple[str, IntArray]] = []
-    for i, words in enumerate(combinations):
-        key = (words.constant, words.schedule, words.sp, words.cp_method)
-        if key != legal_key:
-            legal_key, (legal, refused) = key, _legal(request, space, words)
-        mine = space.spelled(words)
-        for reason, rows in refused:
-            found.rejected[reason] += int(mine[rows].sum())
-        rows = legal[mine[legal]]
-        groups, double = space.group_sizes(words, request.cluster, rows)
-        if double.any():
-            rows, groups = rows[~double], groups[~double]
-        if len(rows):
-            _scan_words(request, space, words, rows, groups, evaluate, found, limits, busy)
+    families = list(space.families())
+    for i, family in enumerate(families):
+        _scan_family(request, space, family, evaluate, found, limits, busy)
         if progress is not None:
-            progress(i + 1, len(combinations))
+            progress(i + 1, len(families))
     found.rejected = +found.rejected
     found.bounded = +found.bounded
     return found
+
+
+def _scan_family(
+    request: Request,
+    space: Space,
+    family: list[list[Words]],
+    evaluate: Evaluate,
+    found: Scan,
+    limits: Limits,
+    busy: Busy,
+) -> None:
+    """All words that share what is legal; each inner list shares what a microbatch takes (recompute too)."""
+    legal, refused = _legal(request, space, family[0][0])
+    spelled = {(w.zero, w.group): space.spelled(w) for w in family[0]}
+    for w in (w for same in family for w in same):
+        for reason, broken in refused:
+            found.rejected[reason] += int(spelled[w.zero, w.group][broken].sum())
+    legal = legal[np.logical_or.reduce(list(spelled.values()))[legal]]
+    if not len(legal):
+        return
+    sharding: dict[tuple[int, int | str], tuple[IntArray, Mask]] = {}
+    for w in family[0]:
+        groups, double = space.group_sizes(w, request.cluster, legal)
+        mine = spelled[w.zero, w.group][legal] & ~double
+        if w.zero and not isinstance(w.group, str):  # a number may not divide dp x cp
+            broken = SHARD_GROUP.violated(
+                request.model, request.cluster, request.work, space.strategy(w, legal, groups)
+            )
+            for same in family:
+                found.rejected[REASONS[SHARD_GROUP.code]] += int((mine & broken).sum())
+            mine &= ~broken
+        sharding[w.zero, w.group] = groups, mine
+    for same in family:
+        whole = space.strategy(same[0], legal, sharding[same[0].zero, same[0].group][0])
+        taken = busy.of(same[0], legal)
+        if taken is None:
+            taken = busy_at_peak(limits.flops, request.cluster, request.work, whole)
+        floor_time = time_floor(taken, request.work, whole)
+        for words in same:
+            groups, mine = sharding[words.zero, words.group]
+            # Most rows are beyond any use; leave them before anything is gathered for them.
+            near = mine & (floor_time <= _loosest(found, limits))
+            found.bounded[NO_TIME] += int(mine.sum() - near.sum())
+            rows = np.flatnonzero(near)
+            if len(rows):
+                strategies = Rows(legal[rows], groups[rows], floor_time[rows])
+                _scan_words(request, space, words, strategies, evaluate, found, limits)
 
 
 def _legal(request: Request, space: Space, words: Words) -> tuple[IntArray, list[tuple[str, IntArray]]]:
@@ -157,46 +201,38 @@ def _scan_words(
     request: Request,
     space: Space,
     words: Words,
-    rows: IntArray,
-    groups: IntArray,
+    rows: Rows,
     evaluate: Evaluate,
     found: Scan,
     limits: Limits,
-    busy: Busy,
 ) -> None:
     """Bound, then evaluate, the rows of one combination of words; the most promising first."""
     r = request
-    whole = space.strategy(words, rows, groups)
-    if words.zero:  # a zero_group given as a number may not divide dp x cp
-        broken = illegal(r.model, r.cluster, r.work, whole)["MW160"]
-        if broken.any():
-            found.rejected[REASONS["MW160"]] += int(broken.sum())
-            rows, groups = rows[~broken], groups[~broken]
-            whole = space.strategy(words, rows, groups)
-    capacity = found.capacity_bytes
-    floor_bytes = np.broadcast_to(memory_floor(limits.parameters, whole, r.profile), rows.shape)
-    taken = busy.of(words, rows)
-    if taken is None:
-        taken = busy_at_peak(limits.flops, r.cluster, r.work, whole)
-    floor_time = time_floor(taken, r.work, whole)
-    order = np.argsort(floor_time, kind="stable")
+    order = np.argsort(rows.floor_time, kind="stable")
     for start in range(0, len(order), CHUNK):
         chosen = order[start : start + CHUNK]
+        strategy = space.strategy(words, rows.index[chosen], rows.groups[chosen])
+        floor = np.broadcast_to(memory_floor(limits.parameters, strategy, r.profile), chosen.shape)
         # A strategy that cannot fit still matters while it may be the nearest miss of a search without plans.
-        hopeless = floor_bytes[chosen] > capacity
+        hopeless = floor > found.capacity_bytes
         if found.feasible == 0:
-            smallest = found.nearest.peak_bytes if found.nearest else np.inf
-            hopeless &= floor_bytes[chosen] >= smallest
+            hopeless &= floor >= (found.nearest.peak_bytes if found.nearest else np.inf)
+        slow = rows.floor_time[chosen] > _threshold(found, strategy, limits)
         found.bounded[NO_MEMORY] += int(hopeless.sum())
-        chosen = chosen[~hopeless]
-        strategy = space.strategy(words, rows[chosen], groups[chosen])
-        slow = floor_time[chosen] > _threshold(found, strategy, limits)
-        found.bounded[NO_TIME] += int(slow.sum())
-        chosen = chosen[~slow]
+        found.bounded[NO_TIME] += int((slow & ~hopeless).sum())
+        chosen = chosen[~hopeless & ~slow]
         if len(chosen):
-            strategy = space.strategy(words, rows[chosen], groups[chosen])
+            strategy = space.strategy(words, rows.index[chosen], rows.groups[chosen])
             evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile)
             _absorb(found, strategy, evaluation, limits)
+
+
+def _loosest(found: Scan, limits: Limits) -> float:
+    """The largest threshold that any strategy can have."""
+    if len(found.best) < limits.top or any(t not in found.without for t in limits.techniques):
+        return float("inf")
+    bars = [found.without[t].step_time_s for t in limits.techniques]
+    return max(found.best[-1].step_time_s, found.best[0].step_time_s * (1 + TIE), *bars)
 
 
 def _threshold(found: Scan, strategy: Strategy, limits: Limits) -> FloatArray:
@@ -246,9 +282,9 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
 
 def _model_flops(request: Request, space: Space, evaluate: Evaluate) -> float:
     """Model FLOPs of a step, which no strategy changes, read off any one strategy; 0 for an empty space."""
-    words = next(space.combinations(), None)
-    if words is None or not len(space):
+    if not len(space):
         return 0.0
+    words = next(space.families())[0][0]
     legal, _ = _legal(request, space, words)
     if not len(legal):
         return 0.0

@@ -69,16 +69,18 @@ class Space:
         tried = {f: tuple(int(v) for v in np.unique(self.degrees[f])) for f in DEGREE_FIELDS}
         return tried | self.words
 
-    def combinations(self) -> Iterator[Words]:
-        """Every combination of words; ZeRO-0 shards nothing, so it has one group. Those that decide what is
-        legal (schedule, sp, cp_method, listed layers) change slowest."""
+    def families(self) -> Iterator[list[list[Words]]]:
+        """Every combination of words. A family shares those that decide what is legal (schedule, sp,
+        cp_method, listed layers); its lists share the recompute word too. ZeRO-0 shards nothing, so it has
+        one group."""
         w = self.words
         constants = [tuple(zip(CONSTANT_FIELDS, v)) for v in product(*(w[f] for f in CONSTANT_FIELDS))]
-        legal = product(constants, w["schedule"], w["sp"], w["cp_method"])
-        for constant, schedule, sp, cp_method in legal:
-            for recompute, zero in product(w["recompute"], w["zero"]):
-                for group in w["zero_group"] if zero else w["zero_group"][:1]:
-                    yield Words(schedule, sp, cp_method, zero, group, recompute, constant)
+        shards = [(zero, g) for zero in w["zero"] for g in (w["zero_group"] if zero else w["zero_group"][:1])]
+        for constant, schedule, sp, cp in product(constants, w["schedule"], w["sp"], w["cp_method"]):
+            yield [
+                [Words(schedule, sp, cp, zero, group, word, constant) for zero, group in shards]
+                for word in w["recompute"]
+            ]
 
     def spelled(self, words: Words) -> Mask:
         """Which rows are spelled with `words`: where a word changes nothing, only its first value is used."""

@@ -51,7 +51,7 @@ class Strategy:
     recompute: str = "none"  # none | full | selective:a+b (more words in the formats)
     layers_per_stage: tuple[int, ...] | None = None
     optimizer: Optimizer = "adamw"
-    offload: Literal["none"] = "none"
+    offload: str = "none"  # none | activations | activations:N | experts
     dispatcher: Literal["all-to-all", "deep-ep", "hybrid-ep", "all-gather"] = "all-to-all"
     placement: tuple[str, ...] = ("tp", "cp", "dp", "pp")
 

@@ -20,7 +20,7 @@ def head(d_model: int, vocab: int, shape: Shape, words: Words) -> tuple[Operatio
     """
     columns = vocab / shape.tp
     logits = shape.tokens * columns
-    traffic = (4.0, 4.0) if words.fused_loss else (12.0, 10.0)
+    traffic = (12.0, 10.0) if words.loss == "whole" else (4.0, 4.0)
     whole = 2.0 * shape.tokens * d_model
     return (
         *norm("final_norm", d_model, shape, words),
@@ -32,10 +32,11 @@ def head(d_model: int, vocab: int, shape: Shape, words: Words) -> tuple[Operatio
     )
 
 
-def logit_bytes(vocab: int, shape: Shape, *, fused_loss: bool) -> object:
-    """Peak bytes of logits and their copies: 16-bit logits, fp32 copy, softmax and gradient.
+# Bytes a logit at the peak: 16-bit logits, fp32 copy and gradient; a fused loss keeps the 16-bit logits and
+# their gradient; a chunked one an eighth of that at a time (the usual number of chunks or tiles is 4 to 16).
+_LOGIT_BYTES = {"whole": 10.0, "fused": 4.0, "chunked": 0.5}
 
-    Unfused 2 + 4 + 4 bytes a logit at the peak; a fused loss keeps the 16-bit logits and overwrites them
-    with their gradient.
-    """
-    return shape.tokens * vocab / shape.tp * (4.0 if fused_loss else 10.0)
+
+def logit_bytes(vocab: int, shape: Shape, loss: str) -> object:
+    """Peak bytes of logits and their copies on the rank that holds the head."""
+    return shape.tokens * vocab / shape.tp * _LOGIT_BYTES[loss]

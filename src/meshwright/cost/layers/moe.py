@@ -60,7 +60,7 @@ def operations(block: Moe, d_model: int, norm_kernels: float, shape: Shape, word
         Matmul("experts_down", "moe", rows, width, d_in, experts, fused=words.fused_experts),
         Message("expert_scatter", "moe", "etp", "reduce_scatter", copies, 1.0, 1.0),
         dispatch("combine", 2.0),
-        Stream("unpermute", "moe", moved, moved, (3, 3), saved=copies),
+        Stream("unpermute", "moe", moved, moved, (3, 3)),
     ]
     if block.latent_dim:
         ops.append(Matmul("latent_up", "moe", own, d_in, d_model, saved=2.0 * own * d_in))
