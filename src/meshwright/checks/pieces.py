@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -80,7 +81,7 @@ class Context(Rule):
         whole = s // 2 if ring and s % 2 == 0 else s
         return (
             f"sequence {s} / {what} = {s} / {pieces} = {s / pieces:.6g} is not whole",
-            f"try {listed(nearest_divisors(whole, cp), 'cp')}, or a sequence of {-(-s // pieces) * pieces}",
+            f"try {listed(nearest_divisors(gcd(whole, cluster.n_chips), cp), 'cp')}, or a sequence of {-(-s // pieces) * pieces}",
         )
 
 
@@ -132,5 +133,5 @@ class ContextHeads(Rule):
             f"all-to-all gives each of cp {cp} x tp {tp} = {cp * tp} ranks its own heads, but {model.name} "
             f"has {n} {what}: {n} / {cp * tp} = {n / (cp * tp):.4g}",
             "use --cp-method ring"
-            + (f", or {listed(nearest_divisors(n // tp, cp), 'cp')}" if n % tp == 0 else ""),
+            + (f", or {listed(nearest_divisors(gcd(n // tp, cluster.n_chips), cp), 'cp')}" if n % tp == 0 else ""),
         )

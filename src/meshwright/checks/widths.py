@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ class Heads(Rule):
         heads = next(n for n in query_heads(model) if n % tp)
         return (
             f"{model.name} has {heads} heads, and {heads} / tp {tp} = {heads / tp:.4g} is not whole",
-            f"try {listed(nearest_divisors(heads, tp), 'tp')}",
+            f"try {listed(nearest_divisors(gcd(cluster.n_chips, *query_heads(model)), tp), 'tp')}",
         )
 
 
@@ -66,7 +67,7 @@ class KeyValueHeads(Rule):
         return (
             f"{model.name} has {n} {what} and tp is {tp}: {n} / {tp} = {n / tp:.4g} and "
             f"{tp} / {n} = {tp / n:.4g}, neither whole",
-            f"try {listed(nearest_divisors(n, tp), 'tp')}",
+            f"try {listed(nearest_divisors(gcd(cluster.n_chips, n), tp), 'tp')}",
         )
 
 
@@ -108,7 +109,7 @@ class FeedForward(Rule):
                 if width % by:
                     kind = "feed-forward" if field == "tp" else "expert"
                     said.append(f"{kind} width {width} / {field} {by} = {width / by:.6g} is not whole")
-                    hints.append(listed(nearest_divisors(width, by), field))
+                    hints.append(listed(nearest_divisors(gcd(cluster.n_chips, *widths), by), field))
         return "; ".join(said), f"try {', '.join(hints)}"
 
 

@@ -158,12 +158,10 @@ def _scan_family(
         groups, double = space.group_sizes(w, request.cluster, legal)
         mine = spelled[w.zero, w.group][legal] & ~double
         if w.zero and not isinstance(w.group, str):  # a number may not divide dp x cp
-            broken = SHARD_GROUP.violated(
-                request.model, request.cluster, request.work, space.strategy(w, legal, groups)
-            )
-            for same in family:
-                found.rejected[REASONS[SHARD_GROUP.code]] += int((mine & broken).sum())
-            mine &= ~broken
+            strategy = space.strategy(w, legal, groups)
+            unequal = SHARD_GROUP.violated(request.model, request.cluster, request.work, strategy)
+            found.rejected[REASONS[SHARD_GROUP.code]] += int((mine & unequal).sum()) * len(family)
+            mine &= ~unequal
         sharding[w.zero, w.group] = groups, mine
     for same in family:
         whole = space.strategy(same[0], legal, sharding[same[0].zero, same[0].group][0])

@@ -1,0 +1,135 @@
+"""Each rule: a plan that breaks it, its arithmetic, a hint that works, and masks equal to single findings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from meshwright import checks
+from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
+from meshwright.hardware.cluster import parse
+from meshwright.model.records import Attention, Block, Mlp, Model, Moe
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+GIB = 2.0**30
+HEADS = Attention(n_heads=16, n_kv_heads=4, head_dim=64)
+DENSE = Model("toy", 1024, 32001, (Block(HEADS, Mlp(4096)),), (0,) * 12)
+SPARSE = Model("toy-moe", 1024, 32000, (Block(HEADS, Moe(8, 2, 96)),), (0,) * 12)
+H100 = parse("64xh100", {})
+WORK = Work(4096, 64)
+GOOD = Strategy(dp=8, tp=4, sp=True, pp=2, zero=1, zero_group=8)
+
+
+def codes(model, cluster, work, strategy):
+    return {d.code for d in checks.run(model, cluster, work, strategy)}
+
+
+def test_a_good_plan_breaks_nothing():
+    assert not [d for d in checks.run(DENSE, H100, WORK, GOOD) if d.severity != "note"]
+
+
+BROKEN = [
+    ("MW101", DENSE, WORK, replace(GOOD, pp=3),
+     ["8 x tp 4 x pp 3 x cp 1 = 96", "64 / 12 = 5.333"], "pp 2 or pp 4"),
+    ("MW101", DENSE, WORK, replace(GOOD, dp=4), ["= 32, but the cluster has 64"], "dp 8"),
+    ("MW110", DENSE, WORK, replace(GOOD, tp=32, dp=1, zero_group=1),
+     ["16 heads", "16 / tp 32 = 0.5"], "tp 16"),
+    ("MW111", replace(DENSE, blocks=(Block(replace(HEADS, n_heads=18, n_kv_heads=6), Mlp(4096)),)), WORK,
+     replace(GOOD), ["6 key/value heads", "6 / 4 = 1.5"], "tp 2"),
+    ("MW112", replace(DENSE, blocks=(Block(HEADS, Mlp(4098)),)), WORK, GOOD,
+     ["4098 / tp 4 = 1024.5"], "tp 2"),
+    ("MW112", SPARSE, WORK, replace(GOOD, etp=64, dp=32, pp=1, tp=2, zero_group=32),
+     ["96 / etp 64"], "etp 32"),
+    ("MW113", SPARSE, WORK, replace(GOOD, ep=16), ["8 experts", "8 / ep 16 = 0.5"], "ep 8"),
+    ("MW114", SPARSE, WORK, replace(GOOD, ep=8, etp=8), ["ep 8 x etp 8 = 64", "= 32"], "ep 4"),
+    ("MW115", DENSE, WORK, replace(GOOD, ep=2), ["toy has no experts"], "ep 1"),
+    ("MW120", DENSE, Work(4096, 60), GOOD,
+     ["60 / (dp 8 x microbatch_size 1) = 60 / 8 = 7.5"], "global batch 64"),
+    ("MW121", DENSE, Work(4096, 40), replace(GOOD, vpp=2, schedule="interleaved-1f1b"),
+     ["5 microbatches, not a multiple of pp 2"], "global batch 48"),
+    ("MW130", DENSE, WORK, replace(GOOD, vpp=8, schedule="interleaved-1f1b"), ["pp 2 x vpp 8 = 16"], "<= 14"),
+    ("MW131", DENSE, WORK, replace(GOOD, layers_per_stage=(6, 5)), ["6 + 5 = 11", "(+1)"], "sum to 12"),
+    ("MW131", DENSE, WORK, replace(GOOD, layers_per_stage=(4, 4, 4)), ["lists 3 virtual stages"], "list 2"),
+    ("MW132", DENSE, WORK, replace(GOOD, vpp=2), ["1f1b runs 1 chunk a rank, but vpp is 2"], "interleaved"),
+    ("MW132", DENSE, WORK, replace(GOOD, schedule="interleaved-1f1b"), ["needs 2 chunks"], "1f1b"),
+    ("MW133", DENSE, WORK, replace(GOOD, dp=16, pp=1, vpp=2, zero_group=16, schedule="interleaved-1f1b"),
+     ["no pipeline to interleave"], "vpp 1"),
+    ("MW150", DENSE, Work(4100, 64), replace(GOOD, dp=2, cp=4), ["2 x cp 4", "4100 / 8 = 512.5"], "cp 2"),
+    ("MW151", DENSE, Work(4098, 64), GOOD, ["4098 / 4 = 1024.5"], "--no-sp"),
+    ("MW152", DENSE, WORK, replace(GOOD, dp=1, cp=8, cp_method="all-to-all"),
+     ["= 32 ranks", "16 heads"], "ring"),
+    ("MW160", DENSE, WORK, replace(GOOD, zero_group=3), ["8 / 3 = 2.667"], "zero_group 2 or zero_group 4"),
+    ("MW410", DENSE, WORK, replace(GOOD, tp=8, dp=4, zero_group=4), ["each is held by 2 ranks"], "tp 4"),
+    ("MW411", DENSE, WORK, GOOD, ["32001 / tp 4", "32004"], "padding"),
+    ("MW412", DENSE, WORK, replace(GOOD, tp=1, dp=32, zero_group=32), ["sp is on, but tp is 1"], "--no-sp"),
+    ("MW420", DENSE, WORK, replace(GOOD, zero=3), ["each of 8 microbatches"], "zero 1"),
+    ("MW421", DENSE, WORK, replace(GOOD, tp=16, dp=2), ["tp 16 is above the 8 chips"], "tp 8"),
+    ("MW430", DENSE, WORK, replace(GOOD, recompute="selective:ssm"), ["names ssm"], "leave"),
+    ("MW102", DENSE, WORK, replace(GOOD, tp=0), ["tp is 0"], "1 or more"),
+    ("MW102", DENSE, WORK, replace(GOOD, dp=float("inf")), ["dp is inf"], "1 or more"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "model", "work", "strategy", "said", "hint"), BROKEN)
+def test_broken_rule_shows_its_arithmetic(code, model, work, strategy, said, hint):
+    found = [d for d in checks.run(model, H100, work, strategy) if d.code == code]
+    assert len(found) == 1
+    for part in said:
+        assert part in found[0].message
+    assert hint in found[0].hint
+
+
+def test_precision():
+    a100 = parse("64xa100", {})
+    found = [d for d in checks.run(DENSE, a100, Work(4096, 64, "fp8"), GOOD) if d.code == "MW170"]
+    assert "has no fp8 units" in found[0].message
+    assert "bf16" in found[0].hint
+    assert "MW170" not in codes(DENSE, H100, Work(4096, 64, "fp8"), GOOD)
+    assert "MW170" in codes(DENSE, H100, Work(4096, 64, "nvfp4"), GOOD)
+
+
+def evaluation(peak_gib: float, capacity_gib: float) -> Evaluation:
+    held = dict.fromkeys(MEMORY_KEYS, 0.0)
+    held |= {"params": 0.25 * peak_gib * GIB, "activations": 0.75 * peak_gib * GIB}
+    return Evaluation(
+        1.0, dict.fromkeys(TIME_KEYS, 0.0), 0.0, held, peak_gib * GIB, 1, capacity_gib * GIB, 1.0, 1.0, 1.0
+    )
+
+
+def test_memory():
+    over = checks.run(DENSE, H100, WORK, GOOD, evaluation(100, 80))
+    error = next(d for d in over if d.code == "MW301")
+    assert "activations 75.00 + params 25.00 = 100.00 GiB" in error.message
+    assert "20.00 GiB too much" in error.message
+    assert "recompute" in error.hint
+    assert "MW302" in {d.code for d in checks.run(DENSE, H100, WORK, GOOD, evaluation(79, 80))}
+    assert not {"MW301", "MW302"} & {d.code for d in checks.run(DENSE, H100, WORK, GOOD, evaluation(40, 80))}
+
+
+DEGREE = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
+
+
+@given(
+    rows=st.lists(st.tuples(*[DEGREE] * 8), min_size=2, max_size=6), sp=st.booleans(), sparse=st.booleans(),
+    method=st.sampled_from(["ring", "all-to-all"]), zero=st.integers(0, 3), group=DEGREE,
+    schedule=st.sampled_from(["1f1b", "interleaved-1f1b", "zb-v", "gpipe"]),
+    seq=st.sampled_from([4096, 4100, 5000]), batch=st.sampled_from([48, 64, 90]),
+)  # fmt: skip
+@settings(max_examples=150, deadline=None)
+def test_masks_equal_single_findings(rows, sp, sparse, method, zero, group, schedule, seq, batch):
+    model, work = (SPARSE if sparse else DENSE), Work(seq, batch)
+    table = np.array(rows)
+    names = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatch_size")
+    words = {"sp": sp, "cp_method": method, "zero": zero, "zero_group": group, "schedule": schedule}
+    masks = checks.illegal(model, H100, work, Strategy(**dict(zip(names, table.T)), **words))
+    for i, row in enumerate(table):
+        single = Strategy(**{n: int(v) for n, v in zip(names, row)}, **words)
+        found = checks.run(model, H100, work, single)
+        assert all(d.hint and d.message for d in found)
+        errors = {d.code for d in found if d.severity == "error"}
+        assert errors == {code for code, m in masks.items() if np.broadcast_to(m, len(table))[i]}
