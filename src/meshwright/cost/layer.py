@@ -97,7 +97,7 @@ def exposed(op: Message, spans: dict[str, Span], chip: Chip, profile: Profile, o
     if op.axis in ("tp", "etp"):
         return seconds * (np.maximum(profile["tp_exposed"], 1.0) if "no-overlap" in options else profile["tp_exposed"])
     if op.collective == "ring":
-        beside = op.hider_flops / (chip.bf16_flops * profile["attention"])
+        beside = op.hider_flops / (chip.bf16_flops * np.minimum(profile["attention"], 1.0))
         return np.maximum(seconds - beside, 0.1 * seconds)
     if op.axis == "ep":
         return seconds * (profile["ep_overlapped"] if "ep-overlap" in options else profile["ep_exposed"])

@@ -67,7 +67,7 @@ def words_of(model: Model, work: Work, strategy: Strategy, profile: Profile) -> 
         sp=strategy.sp,
         cp_method=strategy.cp_method,
         precision=work.precision,
-        flash=profile.framework.flash_attention,
+        flash=profile.framework.attention_kernel != "unfused",
         regathers_input=profile.framework.regathers_input,
         dispatcher=strategy.dispatcher,
         imbalance=float(profile["imbalance"]) if unbalanced else 1.0,

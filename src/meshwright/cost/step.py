@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.cost import collectives, data_parallel, memory, schedule
 from meshwright.cost.evaluation import MEMORY_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
+from meshwright.cost.ops import stream_seconds
 from meshwright.cost.stages import Stages, over_classes, stages
 from meshwright.cost.tree import tree
 from meshwright.hardware.records import Cluster
@@ -38,7 +39,7 @@ def optimizer_seconds(per_rank: Stages, strategy: Strategy, reach: dict[str, Spa
     expert_shard = 1.0 if whole else over_classes(reach["expert_shard"].degree)
     owned = per_rank.dense / shard + per_rank.expert / expert_shard
     nbytes = 34.0 if strategy.optimizer == "adamw" else 26.0
-    return nbytes * owned / (cluster.chip.hbm_bytes_s * profile["memory"])
+    return stream_seconds(nbytes * owned, cluster.chip, profile)
 
 
 def numbers_over_classes(profile: Profile) -> Profile:

@@ -122,6 +122,9 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
         found += [numbers["chip"].get(f, {}).get(kind) for f in families]
         found += [numbers["framework"].get(g, {}).get(kind) for g in lineage(own)]
         found.append(numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind))
+        if kind == "attention" and framework.attention_kernel == "flash-2":
+            old = numbers["flash_2"]
+            found.append({"value": old.get(chip.family, 1.0), "provenance": "measured", "source": old["source"]})
         parts = [p for p in found if p]
         value = 1.0
         for part in parts:

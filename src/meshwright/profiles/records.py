@@ -29,7 +29,7 @@ class Framework:
     default_recompute: str
     default_sp: bool
     default_dispatcher: str
-    flash_attention: bool  # False: scores are written to memory (2021-22)
+    attention_kernel: Literal["unfused", "flash-2", "fused"]  # scores in memory; FlashAttention 1-2; made for the chip
     weight_bytes: float  # a parameter in what a rank keeps (the compute copy; the master itself under FSDP)
     grad_bytes: float
     grad_sent_bytes: float  # of a gradient on the wire
