@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given as draw
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from meshwright.errors import InputError
-from meshwright.hardware.records import Chip, Cluster
+from meshwright.hardware.cluster import parse
+from meshwright.hardware.records import Cluster
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
-from meshwright.profiles.records import Framework, Profile
+from meshwright.profiles.load import load
 from meshwright.search.derive import complete
 from meshwright.work import Work
 
 
-def toy_chip(**changes) -> Chip:
-    values: dict[str, object] = {
-        "name": "Toy", "vendor": "NVIDIA", "family": "toy", "hbm_bytes": 80e9, "usable_bytes": 78e9,
-        "hbm_bytes_s": 3e12, "bf16_flops": 1e15, "fp8_flops": None, "fp4_flops": None, "fabric": "switched",
-        "scale_up_size": 8, "scale_up_bytes_s": 4.5e11, "links": 0, "link_bytes_s": 0.0,
-        "scale_out_bytes_s": 5e10, "chips_per_node": 8, "scale_up_latency_s": 1e-6,
-        "scale_out_latency_s": 5e-6, "compute_units": 100, "tdp_w": None, "year": 2022, "aliases": (),
-        "source": "test",
-    }  # fmt: skip
-    return Chip(**(values | changes))
+def toy_cluster(n: int) -> Cluster:
+    return parse(f"{n}xh100", {})
 
 
-def toy_cluster(n: int, size: int = 8) -> Cluster:
-    chip = toy_chip()
-    return Cluster(f"{n}xtoy", chip, n, min(size, n), 4.5e11, 5e10, chip.usable_bytes)
-
-
-FRAMEWORK = Framework(
-    name="toy-core", generation="1", default_zero=1, default_recompute="selective", default_sp=True,
-    default_dispatcher="all-to-all", flash_attention=True, weight_bytes=2, grad_bytes=4, grad_sent_bytes=4,
-    optimizer_bytes=12, step_bytes=0, reshards=True, regathers_input=True, context_gib=1.0,
-    usual_recompute=("none", "full"), source="test",
+LOADED = load(None, toy_cluster(8).chip)
+HABITS = replace(
+    LOADED.framework, default_zero=1, default_recompute="selective", default_sp=True,
+    default_dispatcher="all-to-all",
 )  # fmt: skip
-PROFILE = Profile(FRAMEWORK, "toy", {})
+PROFILE = replace(LOADED, framework=HABITS)
 HEADS = Attention(n_heads=16, n_kv_heads=4, head_dim=64)
 DENSE = Model("toy", 1024, 32000, (Block(HEADS, Mlp(4096)),), (0,) * 12)
 SPARSE = Model("toy-moe", 1024, 32000, (Block(HEADS, Moe(8, 2, 512)),), (0,) * 12)

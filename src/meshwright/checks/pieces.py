@@ -79,9 +79,10 @@ class Context(Rule):
         pieces = 2 * cp if ring else cp
         what = f"2 x cp {cp} pieces of a causal ring" if ring else f"cp {cp}"
         whole = s // 2 if ring and s % 2 == 0 else s
+        legal = nearest_divisors(gcd(whole, cluster.n_chips), cp)
         return (
             f"sequence {s} / {what} = {s} / {pieces} = {s / pieces:.6g} is not whole",
-            f"try {listed(nearest_divisors(gcd(whole, cluster.n_chips), cp), 'cp')}, or a sequence of {-(-s // pieces) * pieces}",
+            f"try {listed(legal, 'cp')}, or a sequence of {-(-s // pieces) * pieces}",
         )
 
 
@@ -129,9 +130,10 @@ class ContextHeads(Rule):
             )
             if bad
         )
+        legal = nearest_divisors(gcd(n // tp, cluster.n_chips), cp) if n % tp == 0 else []
         return (
             f"all-to-all gives each of cp {cp} x tp {tp} = {cp * tp} ranks its own heads, but {model.name} "
             f"has {n} {what}: {n} / {cp * tp} = {n / (cp * tp):.4g}",
             "use --cp-method ring"
-            + (f", or {listed(nearest_divisors(gcd(n // tp, cluster.n_chips), cp), 'cp')}" if n % tp == 0 else ""),
+            + (f", or {listed(legal, 'cp')}" if legal else ""),
         )
