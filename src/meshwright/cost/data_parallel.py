@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost import collectives
+from meshwright.cost.ops import element_bytes
 from meshwright.cost.stages import Stages, over_classes
 from meshwright.profiles.records import Profile
 from meshwright.strategy.placement import Span
@@ -23,7 +24,14 @@ class Traffic:
     gathers: Any
 
 
-def traffic(stages: Stages, strategy: Strategy, spans: dict[str, Span], profile: Profile) -> Traffic:
+def gathered_bytes(precision: str, profile: Profile) -> float:
+    """Bytes of a weight on the wire when it is gathered: already quantised where the program gathers so."""
+    return min(2.0, element_bytes(precision)) if profile.framework.gathers_quantised else 2.0
+
+
+def traffic(
+    stages: Stages, strategy: Strategy, spans: dict[str, Span], profile: Profile, precision: str
+) -> Traffic:
     """Seconds of each exchange per stage class, [n, C].
 
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters gradients and gathers weights over the shard group, and
@@ -34,6 +42,7 @@ def traffic(stages: Stages, strategy: Strategy, spans: dict[str, Span], profile:
     fast, slow = profile["scale_up"], profile["scale_out"]
     habits = profile.framework
     sent = min(habits.grad_bytes, habits.grad_sent_bytes)
+    weight = gathered_bytes(precision, profile)
     zero: Any = 0.0
     gradients, weights, gathers = zero, zero, zero
     for parameters, shard, replica, data in (
@@ -46,7 +55,7 @@ def traffic(stages: Stages, strategy: Strategy, spans: dict[str, Span], profile:
         group, rest = _column(spans[shard]), _column(spans[replica])
         scatter = collectives.reduce_scatter_time(parameters * sent, group, fast, slow)
         scatter = scatter + collectives.all_reduce_time(parameters * sent / group.degree, rest, fast, slow)
-        gather = collectives.all_gather_time(parameters * 2.0, group, fast, slow)
+        gather = collectives.all_gather_time(parameters * weight, group, fast, slow)
         if strategy.zero == 1:
             gradients, weights = gradients + scatter, weights + gather
         elif strategy.zero == 2:

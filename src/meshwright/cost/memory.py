@@ -48,9 +48,10 @@ def categories(
     kept = group if strategy.zero >= 3 else one
     kept_expert = expert_group if strategy.zero >= 3 else one
     # Under a pipeline gradients add up over microbatches in whole buffers, whatever is scattered at the end.
-    one_stage = over_classes(np.asarray(strategy.pp) == 1)
-    summed = np.where(one_stage | (strategy.zero == 3), group, one) if strategy.zero >= 2 else one
-    summed_expert = np.where(one_stage | (strategy.zero == 3), expert_group, one) if strategy.zero >= 2 else one
+    summed, summed_expert = kept, kept_expert
+    if strategy.zero == 2:
+        alone = over_classes(np.asarray(strategy.pp)) == 1
+        summed, summed_expert = np.where(alone, group, one), np.where(alone, expert_group, one)
     moments = habits.optimizer_bytes - (4.0 if strategy.optimizer == "adamw-bf16" else 0.0)
     shards = dense / states + expert / states_expert
     weights = habits.weight_bytes * (dense / kept + expert / kept_expert)

@@ -89,7 +89,7 @@ def evaluate(
     waits = np.maximum(copied - forward, 0.0) + np.maximum(copied - backward, 0.0)  # on the host link
     busy = forward + backward + hops + waits
 
-    sent = data_parallel.traffic(per_rank, strategy, reach, by_class)
+    sent = data_parallel.traffic(per_rank, strategy, reach, by_class, work.precision)
     dp = data_parallel.exposed(sent, forward, backward, m, by_class, work.options)
     optimizer = optimizer_seconds(per_rank, strategy, reach, cluster, by_class)
     last = np.where(real, m * busy + dp + optimizer, -1.0).argmax(-1)[:, None]

@@ -36,6 +36,7 @@ class Framework:
     optimizer_bytes: float  # master copy (where it is not the weights) and moments
     keeps_grads: bool  # gradient buffers stay between steps; False: made anew in each backward
     step_bytes: float  # temporaries of the optimizer step, a parameter of the shard
+    gathers_quantised: bool  # weights travel in the precision of the products
     reshards: bool  # ZeRO-3: weights are dropped after forward and gathered again backward
     regathers_input: bool  # sequence parallel: gather the input again in backward (True) or keep it
     broadcast_s: float  # seconds for one owner to broadcast its shard of the weights; 0: one all-gather
