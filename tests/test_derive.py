@@ -105,6 +105,7 @@ def test_given_values_stay(given):
         ({"microbatch_size": float("nan")}, ["nan"]),
         ({"layers_per_stage": "4,4,5", "pp": 3}, ["4 + 4 + 5 = 13"]),
         ({"recompute": "selective:nrm"}, ["nrm is not among"]),
+        ({"offload": "activation"}, ["offload is 'activation'"]),
         ({"placement": "tp,dp"}, ["placement tp,dp"]),
     ],
 )

@@ -96,8 +96,9 @@ class Busy:
 
     def of(self, words: Words, rows: IntArray) -> FloatArray | None:
         """[rows]; None where words look at the stage (some layers recomputed) or dp and pp move axes."""
-        recompute = parse(words.recompute)
-        if dict(words.constant)["placement"][:2] != ("tp", "cp") or recompute.layers or recompute.every > 1:
+        recompute, constant = parse(words.recompute), dict(words.constant)
+        by_stage = recompute.layers or recompute.every > 1 or ":" in constant["offload"]
+        if by_stage or constant["placement"][:2] != ("tp", "cp"):
             return None
         key = (words.constant, words.sp, words.cp_method, words.recompute)
         if key not in self.known:
