@@ -1,0 +1,160 @@
+"""Closed forms of pipeline schedules against a small event simulation written here.
+
+The simulation knows only each rank's order of passes and that a pass waits for the one it depends on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from itertools import product
+
+import numpy as np
+import pytest
+
+from meshwright.cost import schedule
+from meshwright.cost.step import evaluate
+from meshwright.errors import InputError
+from meshwright.hardware.cluster import parse
+from meshwright.model.records import Attention, Block, Mlp, Model
+from meshwright.profiles.load import load
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+F, B = 1.0, 2.0  # seconds of a whole stage's forward and backward of one microbatch
+Pass = tuple[str, int, int]  # forward or backward, microbatch, chunk of the rank
+
+
+def gpipe(rank: int, p: int, v: int, m: int) -> list[Pass]:
+    return [("F", i, 0) for i in range(m)] + [("B", i, 0) for i in range(m)]
+
+
+def one_forward_one_backward(rank: int, p: int, v: int, m: int) -> list[Pass]:
+    warm = min(m, p - rank - 1)
+    order: list[Pass] = [("F", i, 0) for i in range(warm)]
+    for i in range(m - warm):
+        order += [("F", warm + i, 0), ("B", i, 0)]
+    return order + [("B", i, 0) for i in range(m - warm, m)]
+
+
+def interleaved(rank: int, p: int, v: int, m: int) -> list[Pass]:
+    """Groups of p microbatches run through chunk 0, then the same p through chunk 1, ... (m a multiple of p)."""
+    forward = [(i, c) for first in range(0, m, p) for c in range(v) for i in range(first, first + p)]
+    backward = [(i, v - 1 - c) for i, c in forward]
+    warm = min(m * v, 2 * (p - rank - 1) + (v - 1) * p)
+    order: list[Pass] = [("F", *x) for x in forward[:warm]]
+    for f, b in zip(forward[warm:], backward):
+        order += [("F", *f), ("B", *b)]
+    return order + [("B", *x) for x in backward[m * v - warm :]]
+
+
+ORDERS = {"gpipe": gpipe, "1f1b": one_forward_one_backward, "interleaved-1f1b": interleaved}
+
+
+@cache
+def simulate(word: str, p: int, v: int, m: int) -> tuple[float, tuple[float, ...]]:
+    """Seconds until the last pass ends, and the most chunk-microbatches (in whole stages) each rank holds."""
+    orders = [ORDERS[word](rank, p, v, m) for rank in range(p)]
+    ends: dict[tuple[str, int, int], float] = {}  # pass of (microbatch, virtual stage)
+    clock, position = [0.0] * p, [0] * p
+    while any(position[r] < len(orders[r]) for r in range(p)):
+        moved = False
+        for r in range(p):
+            while position[r] < len(orders[r]):
+                kind, i, c = orders[r][position[r]]
+                stage = c * p + r
+                if kind == "F":
+                    needs = [("F", i, stage - 1)] if stage else []
+                else:
+                    needs = [("B", i, stage + 1)] if stage < p * v - 1 else [("F", i, stage)]
+                if any(n not in ends for n in needs):
+                    break
+                start = max([clock[r], *(ends[n] for n in needs)])
+                clock[r] = start + (F if kind == "F" else B) / v
+                ends[kind, i, stage] = clock[r]
+                position[r] += 1
+                moved = True
+        assert moved, "the order of passes deadlocks"
+    held = []
+    for order in orders:
+        steps = np.cumsum([1 if kind == "F" else -1 for kind, _, _ in order])
+        held.append(float(steps.max()) / v)
+    return max(clock), tuple(held)
+
+
+PLAIN = [(word, p, 1, m) for word, p, m in product(("gpipe", "1f1b"), (1, 2, 3, 4, 8), (1, 2, 4, 8, 13))]
+CHUNKED = [("interleaved-1f1b", p, v, k * p) for p, v, k in product((2, 3, 4, 8), (2, 3, 4), (1, 2, 4))]
+
+
+@pytest.mark.parametrize(("word", "p", "v", "m"), PLAIN + CHUNKED)
+def test_bubble_is_that_of_the_simulation(word: str, p: int, v: int, m: int) -> None:
+    """The step of the slowest rank is m (F + B) and the bubble of the other p - 1 equal stages."""
+    seconds, _ = simulate(word, p, v, m)
+    bubble = schedule.load(word).bubble((p - 1) * F, (p - 1) * B, (p - 1) * B / 2, v)
+    assert m * (F + B) + bubble == pytest.approx(seconds, rel=1e-12)
+
+
+@pytest.mark.parametrize(("word", "p", "v", "m"), PLAIN + CHUNKED)
+def test_in_flight_is_that_of_the_simulation(word: str, p: int, v: int, m: int) -> None:
+    _, held = simulate(word, p, v, m)
+    form = schedule.load(word).in_flight(np.arange(p), p, v, m)
+    np.testing.assert_allclose(np.broadcast_to(form, (p,)), held, rtol=1e-12)
+
+
+def test_rank_0_of_interleaved_holds_more_than_1f1b() -> None:
+    """1 + (p - 1) / (p v) times as much (Narayanan et al. 2021)."""
+    p, v, m = 8, 4, 64
+    plain, chunked = (float(schedule.load(w).in_flight(0, p, n, m)) for w, n in (("1f1b", 1), ("interleaved-1f1b", v)))
+    assert chunked / plain == pytest.approx(1 + (p - 1) / (p * v))
+
+
+def test_closed_forms_broadcast() -> None:
+    pp, vpp = np.array([[2], [4], [8]]), np.array([2, 4])
+    for word in schedule.names():
+        plan = schedule.load(word)
+        assert np.shape(plan.bubble(pp * 1.0, pp * 2.0, pp * 1.0, vpp)) in {(3, 2), (3, 1)}
+        # A schedule that holds every microbatch need not look at the rest.
+        assert np.shape(plan.in_flight(pp * 0, pp, vpp, np.full((3, 2), 16))) == (3, 2)
+        assert 0.0 <= plan.P2P_EXPOSED <= 1.0
+
+
+def test_names_are_words_of_the_strategy() -> None:
+    assert {"gpipe", "1f1b", "interleaved-1f1b"} <= set(schedule.names())
+    with pytest.raises(InputError) as caught:
+        schedule.load("2f2b")
+    (found,) = caught.value.diagnostics
+    assert "2f2b" in found.message
+    assert "1f1b" in found.hint
+
+
+# Without ends and on a cluster where sending is free, all stages are equal and the step is the simulation's.
+TOY = Model("toy", 2048, 256, (Block(Attention(16, 16, 128), Mlp(8192)),), (0,) * 128)
+
+
+@pytest.mark.parametrize(("word", "v"), [("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 4)])
+@pytest.mark.parametrize("m", [8, 16, 64])
+def test_steps_stretch_as_the_simulation_does(word: str, v: int, m: int) -> None:
+    """(bubble + busy) / busy of a whole step equals the simulated ratio, whatever a stage takes."""
+    cluster = parse("8xh100")
+    profile = load("megatron-core", cluster.chip)
+    strategy = Strategy(dp=1, pp=8, vpp=v, schedule=word, zero=0)  # type: ignore[arg-type]
+    found = evaluate(TOY, cluster, Work(4096, m), strategy, profile)
+    busy = found.step_time_s - found.time_s["bubble"] - found.time_s["optimizer"] - found.time_s["dp"]
+    seconds, _ = simulate(word, 8, v, m)
+    # The head of 256 words (a fifth of a layer, beside 16) makes the last stage a little longer than the rest.
+    assert found.time_s["bubble"] / busy == pytest.approx(seconds / (m * (F + B)) - 1, rel=0.03)
+
+
+def test_an_uneven_last_stage_is_waited_for() -> None:
+    """Unequal stages: m times the slowest and the sum of the others, as 1F1B's critical path has it."""
+    cluster = parse("8xh100")
+    profile = load("megatron-core", cluster.chip)
+    work = Work(4096, 32)
+    even = Strategy(dp=1, pp=8, zero=0, layers_per_stage=(16,) * 8)
+    last = replace(even, layers_per_stage=(12,) * 7 + (44,))
+
+    def step(one: Strategy) -> float:
+        found = evaluate(TOY, cluster, work, one, profile)
+        return float(found.step_time_s - found.time_s["optimizer"])
+
+    assert step(last) / step(even) == pytest.approx((32 * 44 + 7 * 12) / (32 * 16 + 7 * 16), rel=0.03)
