@@ -33,8 +33,8 @@ Key = tuple[str, str, str]  # (table, entry, kind)
 
 # How far (natural log, one standard deviation) a factor may move from its prior.
 SPREAD = {
-    ("chip", "matrix"): 0.10, ("chip", "memory"): 0.08, ("chip", "attention"): 0.15, ("chip", "scale_up"): 0.15,
-    ("chip", "scale_out"): 0.20, ("chip", "low_precision"): 0.10,
+    ("chip", "matrix"): 0.10, ("chip", "memory"): 0.08, ("chip", "attention"): 0.15,
+    ("chip", "scale_up"): 0.15, ("chip", "scale_out"): 0.20, ("chip", "low_precision"): 0.10,
     ("framework", "matrix"): 0.12, ("framework", "attention"): 0.20, ("framework", "traffic"): 0.25,
     ("framework", "tp_exposed"): 0.35, ("framework", "dp_exposed"): 0.5, ("framework", "host"): 0.5,
     ("pair", "matrix"): 0.06,
@@ -88,7 +88,16 @@ def observations(runs: Iterable[Run], *, skip_suspect: bool = True) -> list[Obse
         generation = f"{profile.framework.name}@{profile.framework.generation}"
         shape = f"{run.source_key}|{one.model.name}|{one.cluster.chip.name}|{one.work.precision}"
         found.append(
-            Observation(one, done.strategy, profile, generation, profiles.lineage(generation), seconds, run.source_key, shape)
+            Observation(
+                one,
+                done.strategy,
+                profile,
+                generation,
+                profiles.lineage(generation),
+                seconds,
+                run.source_key,
+                shape,
+            )
         )
     return found
 
@@ -137,7 +146,9 @@ def prior_profile(one: Observation) -> Profile:
     )
 
 
-def log_step(one: Observation, factors: Mapping[Key, float], keys: dict[str, list[Key]], prior: Profile) -> tuple[float, dict[str, float]]:
+def log_step(
+    one: Observation, factors: Mapping[Key, float], keys: dict[str, list[Key]], prior: Profile
+) -> tuple[float, dict[str, float]]:
     """log seconds of the step under `factors`, and its derivative by the log of each number."""
     kinds = list(keys)
     numbers = dict(prior.numbers)
@@ -194,10 +205,13 @@ def spread_of(name: Key) -> float:
     return SPREAD[name[0], name[2]]
 
 
-def solve(residual: Array, jacobian: Array, point: Array, spreads: Array, weights: Array, rounds: int = 12) -> Array:
+def solve(
+    residual: Array, jacobian: Array, point: Array, spreads: Array, weights: Array, rounds: int = 12
+) -> Array:
     """Factors that minimise the soft L1 loss of the linearised residuals plus the shrinkage, from `point`.
 
-    Iteratively reweighted least squares: a row's weight falls as 1 / sqrt(1 + z^2), z its error in noise units.
+    Iteratively reweighted least squares: a row's weight falls as 1 / sqrt(1 + z^2), z its
+    error in noise units.
     """
     target = point.copy()
     for _ in range(rounds):
@@ -223,8 +237,11 @@ def fit(
     """
     if not found:
         raise InputError(
-            Diagnostic("MW401", "no run of the table states a step time and enough of its layout",
-                       hint="see `meshwright validate TABLE` for what each row lacks")  # fmt: skip
+            Diagnostic(
+                "MW401",
+                "no run of the table states a step time and enough of its layout",
+                hint="see `meshwright validate TABLE` for what each row lacks",
+            )
         )
     task = problem(found)
     spreads = np.array([spread_of(n) for n in task.names])
@@ -245,9 +262,9 @@ def fit(
             rest = sources != source
             other = solve(residual[rest], jacobian[rest], point, spreads, task.weights[rest])
             factors = dict(zip(task.names, other.tolist(), strict=True))
-            for i in np.flatnonzero(~rest):
-                one = found[i]
-                value, _ = log_step(one, factors, task.keys[i], task.priors[i])
+            for j in np.flatnonzero(~rest).tolist():
+                one = found[j]
+                value, _ = log_step(one, factors, task.keys[j], task.priors[j])
                 left_out.append((one.case.run.id, source, value - math.log(one.seconds)))
     return Fitted(
         written(task, point),
@@ -287,4 +304,3 @@ def written(task: Problem, point: Array) -> dict[str, Any]:
         else:
             table.setdefault(name[1], {})[name[2]] = entry
     return out
-

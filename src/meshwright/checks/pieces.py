@@ -134,6 +134,5 @@ class ContextHeads(Rule):
         return (
             f"all-to-all gives each of cp {cp} x tp {tp} = {cp * tp} ranks its own heads, but {model.name} "
             f"has {n} {what}: {n} / {cp * tp} = {n / (cp * tp):.4g}",
-            "use --cp-method ring"
-            + (f", or {listed(legal, 'cp')}" if legal else ""),
+            "use --cp-method ring" + (f", or {listed(legal, 'cp')}" if legal else ""),
         )

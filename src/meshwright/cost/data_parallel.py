@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,9 @@ def traffic(
         (stages.expert, "expert_shard", "expert_replica", "edp"),
     ):
         if strategy.zero == 0:
-            gradients = gradients + collectives.all_reduce_time(parameters * sent, _column(spans[data]), fast, slow)
+            gradients = gradients + collectives.all_reduce_time(
+                parameters * sent, _column(spans[data]), fast, slow
+            )
             continue
         group, rest = _column(spans[shard]), _column(spans[replica])
         scatter = collectives.reduce_scatter_time(parameters * sent, group, fast, slow)
@@ -65,7 +67,9 @@ def traffic(
             weights = weights + gather
         else:
             gathers = gathers + scatter + (2.0 if habits.reshards else 1.0) * gather
-        if habits.broadcast_s and strategy.zero < 3:  # every owner of a shard broadcasts it, one after another
+        if (
+            habits.broadcast_s and strategy.zero < 3
+        ):  # every owner of a shard broadcasts it, one after another
             weights = weights + habits.broadcast_s * (group.degree - 1)
     shape = stages.dense * 0.0
     return Traffic(gradients + shape, weights + shape, gathers + shape)
@@ -96,10 +100,6 @@ def exposed(
 
 def _column(span: Span) -> Span:
     """The span with an axis for stage classes."""
-    from dataclasses import fields, replace
-
-    return replace(span, **{
-        f.name: np.asarray(getattr(span, f.name))[..., None]
-        for f in fields(span)
-        if np.ndim(getattr(span, f.name)) and not isinstance(getattr(span, f.name), str)
-    })  # fmt: skip
+    numbers = {f.name: getattr(span, f.name) for f in fields(span) if np.ndim(getattr(span, f.name))}
+    widened: dict[str, Any] = {name: np.asarray(value)[..., None] for name, value in numbers.items()}
+    return replace(span, **widened)

@@ -9,8 +9,8 @@ from meshwright.cost.terms import Term
 
 TIME_KEYS = ("compute", "tp", "cp", "ep", "dp", "pp", "bubble", "optimizer", "other")
 MEMORY_KEYS = (
-    "params", "grads", "optimizer", "activations", "logits", "communication", "kv_cache", "state", "allocator",
-    "framework",
+    "params", "grads", "optimizer", "activations", "logits", "communication", "kv_cache", "state",
+    "allocator", "framework",
 )  # fmt: skip
 
 

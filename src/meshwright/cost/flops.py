@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from meshwright.cost.layers.attention import attended
 from meshwright.model.params import block_params, head_params, mtp_blocks
 from meshwright.model.records import (
@@ -22,8 +24,8 @@ from meshwright.model.records import (
 def mixing_flops(mixer: Mixer | None, seq_len: Any, *, causal: bool = True) -> Any:
     """Forward FLOPs a token of what a mixer does besides its parameters.
 
-    Attention: 2 keys a (d_qk + d_v), keys s/2 when causal is counted half, s in full. State spaces: the scan's
-    conventional 7 d_i N (9 for Mamba-1). **Source**: Megatron-LM's count of FLOPs.
+    Attention: 2 keys a (d_qk + d_v), keys s/2 when causal is counted half, s in full. State spaces: the
+    scan's conventional 7 d_i N (9 for Mamba-1). **Source**: Megatron-LM's count of FLOPs.
     """
     half = 1.0 if causal else 2.0
     if isinstance(mixer, Attention):
@@ -48,6 +50,34 @@ def active_block_params(block: Block, model: Model) -> float:
     return count.sharded + count.replicated + share * count.expert
 
 
+def split_weights(model: Model, seq_len: Any) -> tuple[tuple[float, ...], float]:
+    """Weight of a layer of each kind and of the head (with multi-token prediction); the largest layer is 1.
+
+    By forward FLOPs a token, so that a split does not depend on degrees; the shortest length counts where
+    lengths are an array. Rounded to a tenth: finer differences do not move whole layers.
+    """
+    length = float(np.min(seq_len))
+    layers = [
+        2.0 * active_block_params(block, model) + float(mixing_flops(block.mixer, length))
+        for block in model.blocks
+    ]
+    unit = max(layers)
+    head = 2.0 * model.vocab * model.d_model
+    if model.mtp_layers:
+        head = head + (mtp_flops(model, length)) * model.mtp_layers
+    return tuple(max(round(w / unit, 1), 0.1) for w in layers), round(head / unit, 1)
+
+
+def mtp_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
+    """Forward FLOPs a token of one multi-token-prediction module: projection, its layers, the head again."""
+    each: Any = 2.0 * (2.0 * model.d_model**2 + model.vocab * model.d_model)
+    for block in mtp_blocks(model):
+        each = (
+            each + 2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
+        )
+    return each
+
+
 def model_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
     """Training FLOPs a token: three times the forward pass, recomputation not counted.
 
@@ -60,8 +90,5 @@ def model_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
             2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
         )
     if model.mtp_layers:
-        each: Any = 2.0 * (2.0 * model.d_model**2 + model.vocab * model.d_model)
-        for block in mtp_blocks(model):
-            each = each + 2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
-        forward = forward + model.mtp_layers * each
+        forward = forward + model.mtp_layers * mtp_flops(model, seq_len, causal=causal)
     return 3.0 * forward

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ from meshwright.cost import collectives
 from meshwright.cost.ops import Matmul, Message, Operation, Passes, Shape, Words, passes
 from meshwright.hardware.records import Chip
 from meshwright.profiles.records import Profile
-from meshwright.strategy.placement import Span
 from meshwright.strategy.offload import Offload
+from meshwright.strategy.placement import Span
 from meshwright.strategy.recompute import Recompute
 
 NO_OFFLOAD = Offload("none")
@@ -87,7 +87,9 @@ def message_seconds(op: Message, spans: dict[str, Span], chip: Chip, profile: Pr
     )
 
 
-def exposed(op: Message, spans: dict[str, Span], chip: Chip, profile: Profile, options: frozenset[str]) -> Any:
+def exposed(
+    op: Message, spans: dict[str, Span], chip: Chip, profile: Profile, options: frozenset[str]
+) -> Any:
     """Seconds of the collective that no compute hides. The one table of what hides what inside a layer.
 
     tp: the profile's share, all of it when the run says no overlap. cp ring: what its own attention blocks do
@@ -95,7 +97,9 @@ def exposed(op: Message, spans: dict[str, Span], chip: Chip, profile: Profile, o
     """
     seconds = message_seconds(op, spans, chip, profile)
     if op.axis in ("tp", "etp"):
-        return seconds * (np.maximum(profile["tp_exposed"], 1.0) if "no-overlap" in options else profile["tp_exposed"])
+        return seconds * (
+            np.maximum(profile["tp_exposed"], 1.0) if "no-overlap" in options else profile["tp_exposed"]
+        )
     if op.collective == "ring":
         beside = op.hider_flops / (chip.bf16_flops * np.minimum(profile["attention"], 1.0))
         return np.maximum(seconds - beside, 0.1 * seconds)
@@ -126,7 +130,7 @@ def layer_cost(
     whole: bool = False,
 ) -> LayerCost:
     """Sum `ops` under a recompute word; `whole`: the layer keeps only its boundary and runs forward twice."""
-    totals: dict[str, Any] = {name: 0.0 for name in FIELDS}
+    totals: dict[str, Any] = dict.fromkeys(FIELDS, 0.0)
     boundary: Any = 0.0
     kernels_forward: Any = 0.0
     kernels_backward: Any = 0.0
@@ -144,7 +148,7 @@ def layer_cost(
                 totals[f"{axis}_backward"] + (op.backward + (op.forward if again else 0.0)) * seconds
             )
             continue
-        cost: Passes = passes(op, words, chip, profile)
+        cost: Passes = started(passes(op, words, chip, profile), chip)
         totals["forward"] = totals["forward"] + cost.forward
         totals["backward_input"] = totals["backward_input"] + cost.backward_input
         totals["backward_weight"] = totals["backward_weight"] + cost.backward_weight
@@ -161,7 +165,9 @@ def layer_cost(
         everything = everything + op.saved
         if isinstance(op, Matmul):
             widest = np.maximum(widest, 2.0 * op.m * op.n * op.groups)
-        between = op.module == "boundary" and not first_norm and habits.keeps_named and "norm" in recompute.modules
+        between = (
+            op.module == "boundary" and not first_norm and habits.keeps_named and "norm" in recompute.modules
+        )
         if op.module == "boundary" and first_norm:
             boundary = op.saved
             first_norm = False
@@ -182,6 +188,22 @@ def layer_cost(
     totals["host_forward"] = beyond(launch * kernels_forward, device_forward)
     totals["host_backward"] = beyond(launch * kernels_backward, device_backward)
     return LayerCost(**totals)
+
+
+# Seconds a kernel takes to start and drain on the device whatever it does; compiled programs pay less.
+# Source: ai-dynamo/aiconfigurator@095f58a adds 3 us a kernel to its measured tables.
+_KERNEL_S = 3e-6
+_COMPILED_KERNEL_S = 1e-6
+
+
+def started(cost: Passes, chip: Chip) -> Passes:
+    """The passes with each kernel's own start added."""
+    each = _COMPILED_KERNEL_S if chip.is_tpu else _KERNEL_S
+    return replace(
+        cost,
+        forward=cost.forward + each * cost.kernels_forward,
+        backward_input=cost.backward_input + each * cost.kernels_backward,
+    )
 
 
 def beyond(host: Any, device: Any) -> Any:

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.schedule import Schedule
-from meshwright.cost.layer import shape_of
 from meshwright.cost.stages import Stages, loss_word, over_classes
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
@@ -70,7 +70,9 @@ def categories(
     in_flight = schedule.in_flight(
         stages.first_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
     )
-    shape = shape_of(work.seq_len, strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep, strategy.etp)
+    shape = shape_of(
+        work.seq_len, strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep, strategy.etp
+    )
     held = np.maximum(in_flight, 1.0)
     activations = (stages.cost["saved"] - stages.offloaded) * held + stages.live
     activations = activations + np.minimum(stages.staged, stages.offloaded)

@@ -41,7 +41,9 @@ class Words:
     dispatcher: str
     imbalance: float  # busiest expert rank over the mean
     loss: str  # whole (fp32 copies of the logits), fused (in place), chunked (never whole)
-    fused_experts: bool  # activation and quantisation inside the grouped products, permutation inside dispatch
+    fused_experts: (
+        bool  # activation and quantisation inside the grouped products, permutation inside dispatch
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class Matmul:
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """Attention core or another kernel bound by its own FLOPs: `flops` forward, `backward` times that backward.
+    """Attention core or another kernel bound by its FLOPs: `flops` forward, `backward` times that backward.
 
     `width` is the head width: narrow heads reach a smaller share of the peak.
     """
@@ -142,7 +144,9 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -
         best = np.maximum(best, share * filled * (0.5 + 0.5 * waves) * np.minimum(1.0, tiles / compute_units))
     # Split-k keeps the units busy when there are few tiles, at some cost.
     few = m * n * groups / (64.0 * 64.0 * compute_units)
-    return depth * np.maximum(best, 0.6 * np.minimum(1.0, few * np.minimum(k / 512.0, 8.0)) * m / (np.ceil(m / 64) * 64))
+    return depth * np.maximum(
+        best, 0.6 * np.minimum(1.0, few * np.minimum(k / 512.0, 8.0)) * m / (np.ceil(m / 64) * 64)
+    )
 
 
 def peak_flops(chip: Chip, precision: str) -> float:
@@ -196,8 +200,12 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
     flops = 2.0 * op.m * op.k * op.n * op.groups
     operands = (op.m * op.k + op.k * op.n) * size * op.groups + 2.0 * op.m * op.n * op.groups
     traffic = stream_seconds(operands, chip, profile)
-    forward = np.maximum(flops / (rate * matmul_efficiency(op.m, op.k, op.n, op.groups, chip.compute_units)), traffic)
-    data = np.maximum(flops / (rate * matmul_efficiency(op.m, op.n, op.k, op.groups, chip.compute_units)), traffic)
+    forward = np.maximum(
+        flops / (rate * matmul_efficiency(op.m, op.k, op.n, op.groups, chip.compute_units)), traffic
+    )
+    data = np.maximum(
+        flops / (rate * matmul_efficiency(op.m, op.n, op.k, op.groups, chip.compute_units)), traffic
+    )
     # The weight gradient is added to what earlier microbatches left: read and written once more.
     accumulated = operands + (2.0 * profile.framework.grad_bytes - size) * op.k * op.n * op.groups
     weight = np.maximum(

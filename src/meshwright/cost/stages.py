@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.flops import split_weights
 from meshwright.cost.layer import FIELDS, NO_OFFLOAD, LayerCost, layer_cost, shape_of
 from meshwright.cost.layers import ends, operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
@@ -15,10 +16,10 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.params import block_params, embedding_params, head_params, mtp_blocks, mtp_params
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
-from meshwright.strategy.placement import spans
-from meshwright.strategy.records import Strategy
 from meshwright.strategy.offload import parse as parse_offload
+from meshwright.strategy.placement import spans
 from meshwright.strategy.recompute import Recompute, parse
+from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import Classes, stage_classes
 from meshwright.work import Work
 
@@ -33,7 +34,7 @@ class Stages:
     """Per candidate and stage class: `cost[name]` [n, C] for one microbatch, and what a class is.
 
     `dense`, `expert`: parameters a rank of the class holds (after tp, ep, etp), `largest_layer` the
-    parameters of its largest gathered unit, `multiplicity` [n, C] its ranks (0 is padding), `first_rank` [n, C].
+    parameters of its largest gathered unit, `multiplicity` [n, C] its ranks (0 is padding).
     """
 
     cost: dict[str, Array]
@@ -83,7 +84,9 @@ def mtp_operations(model: Model, shape: Shape, words: Words) -> tuple[Operation,
     """
     h = model.d_model
     return (
-        Matmul("mtp_join", "kept", shape.tokens / shape.tp, 2 * h, h, saved=4.0 * shape.tokens / shape.tp * h),
+        Matmul(
+            "mtp_join", "kept", shape.tokens / shape.tp, 2 * h, h, saved=4.0 * shape.tokens / shape.tp * h
+        ),
         *(op for block in mtp_blocks(model) for op in operations(block, model, shape, words)),
         *ends.head(h, model.vocab, shape, words),
     )
@@ -92,7 +95,7 @@ def mtp_operations(model: Model, shape: Shape, words: Words) -> tuple[Operation,
 def kind_rows(
     model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile, recompute: Recompute
 ) -> list[tuple[str, LayerCost, LayerCost]]:
-    """(name, cost under the recompute word, cost when recomputed whole) of each column of the split matrix."""
+    """(name, cost under the recompute word, cost when recomputed whole) of each column of the split."""
     words = words_of(model, work, strategy, profile)
     offload = parse_offload(strategy.offload)
     shape = shape_of(
@@ -107,7 +110,9 @@ def kind_rows(
         plain = layer_cost(ops, words, reach, cluster.chip, profile, word, work.options, taken)
         whole = plain
         if layer:
-            whole = layer_cost(ops, words, reach, cluster.chip, profile, word, work.options, taken, whole=True)
+            whole = layer_cost(
+                ops, words, reach, cluster.chip, profile, word, work.options, taken, whole=True
+            )
         rows.append((name, plain, whole))
 
     for i, block in enumerate(model.blocks):
@@ -160,15 +165,20 @@ def _compressed(strategy: Strategy, n: int) -> tuple[Strategy, npt.NDArray[np.in
         fields += ["dp", "pp"]
     code: npt.NDArray[np.int64] = np.zeros(n, np.int64)  # mixed radix over each field's distinct values
     for f in fields:
-        values, digit = np.unique(np.broadcast_to(np.asarray(getattr(strategy, f)), (n,)), return_inverse=True)
+        values, digit = np.unique(
+            np.broadcast_to(np.asarray(getattr(strategy, f)), (n,)), return_inverse=True
+        )
         code = code * len(values) + digit.ravel()
     _, first, index = np.unique(code, return_index=True, return_inverse=True)
     every = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "zero_group", "microbatch_size")
     picked = {f: np.broadcast_to(np.asarray(getattr(strategy, f)), (n,))[first] for f in every}
-    return replace(strategy, **picked), np.asarray(index).ravel()
+    small: Strategy = replace(strategy, **cast(dict[str, Any], picked))
+    return small, np.asarray(index).ravel()
 
 
-def stages(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile, n: int) -> Stages:
+def stages(
+    model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile, n: int
+) -> Stages:
     """Everything `step` and `memory` need of each stage class, one microbatch, for n candidates."""
     recompute = parse(strategy.recompute)
     numbers_vary = any(np.size(x.value) > 1 for x in profile.numbers.values())
@@ -186,9 +196,10 @@ def stages(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profi
         table = table[spread]
     table = np.broadcast_to(table, (n, *table.shape[-2:]))
     dense_kinds, expert_kinds = (
-        np.broadcast_to(t, (n, t.shape[-1])) for t in parameter_table(model, strategy.tp, strategy.ep, strategy.etp)
+        np.broadcast_to(t, (n, t.shape[-1]))
+        for t in parameter_table(model, strategy.tp, strategy.ep, strategy.etp)
     )
-    classes, tied = _classes(model, strategy, rows, table)
+    classes, tied = _classes(model, work, strategy)
     counts = classes.counts[classes.index]
     counts = np.broadcast_to(counts, (n, *counts.shape[1:])).astype(float)
     summed = counts @ table  # [n, C, columns]
@@ -224,19 +235,8 @@ def over_classes(value: Any) -> Any:
     return np.asarray(value, float)[..., None] if np.ndim(value) else value
 
 
-def _classes(
-    model: Model, strategy: Strategy, rows: list[tuple[str, LayerCost, LayerCost]], table: Array
-) -> tuple[Classes, bool]:
-    """The stage classes; an even split counts head and embedding by what they cost in layers."""
-    first = table[0]
-    time = first[:, COLUMNS.index("forward")] + first[:, COLUMNS.index("backward_input")]
-    time = time + first[:, COLUMNS.index("backward_weight")]
-    kinds = len(model.blocks)
-    unit = float(max(time[:kinds].max(), 1e-12))
-    weights = tuple(round(float(t) / unit, 1) or 0.1 for t in time[:kinds])
-    head = round(float(time[kinds + 1] + model.mtp_layers * time[kinds + 2]) / unit, 1)
-    embedding = round(float(time[kinds]) / unit, 1)
-    classes = stage_classes(
-        model, strategy.pp, strategy.vpp, strategy.layers_per_stage, head, embedding, weights
-    )
+def _classes(model: Model, work: Work, strategy: Strategy) -> tuple[Classes, bool]:
+    """The stage classes; an even split counts head and embedding by their arithmetic in layers."""
+    weights, head = split_weights(model, work.seq_len)
+    classes = stage_classes(model, strategy.pp, strategy.vpp, strategy.layers_per_stage, head, 0.0, weights)
     return classes, model.tied_embeddings

@@ -28,7 +28,9 @@ def size_of(work: Work, strategy: Strategy, profile: Profile) -> tuple[int, ...]
     return np.broadcast_shapes(*(np.shape(x) for x in numbers if isinstance(x, np.ndarray)))
 
 
-def optimizer_seconds(per_rank: Stages, strategy: Strategy, reach: dict[str, Span], cluster: Cluster, profile: Profile) -> Any:
+def optimizer_seconds(
+    per_rank: Stages, strategy: Strategy, reach: dict[str, Span], cluster: Cluster, profile: Profile
+) -> Any:
     """Seconds of the optimizer step, [n, C]: gradients, master weights and moments through HBM.
 
     Adam reads gradient, master and two moments and writes master, moments and the compute copy: with fp32
@@ -71,13 +73,14 @@ def evaluate(
         np.asarray(work.global_batch_size / (strategy.dp * strategy.microbatch_size), float), (n,)
     )
     cost, m = per_rank.cost, microbatches[:, None]
-    pp, vpp = over_classes(strategy.pp), over_classes(strategy.vpp)
+    vpp = over_classes(strategy.vpp)
     real = per_rank.multiplicity > 0
 
     forward = sum(cost[k] for k in ("forward", "tp_forward", "cp_forward", "ep_forward", "host_forward"))
     weight = cost["backward_weight"]
     backward = weight + sum(
-        cost[k] for k in ("backward_input", "recompute", "tp_backward", "cp_backward", "ep_backward", "host_backward")
+        cost[k]
+        for k in ("backward_input", "recompute", "tp_backward", "cp_backward", "ep_backward", "host_backward")
     )
     hop = collectives.send_recv_time(
         2.0 * model.d_model * work.seq_len * strategy.microbatch_size / (strategy.cp * strategy.tp),
@@ -99,7 +102,10 @@ def evaluate(
 
     slowest = np.where(real, busy, 0.0).max(-1)
     times = per_rank.multiplicity
-    others = {k: (v * times).sum(-1) - of(v) for k, v in (("f", forward + hops / 2), ("b", backward + hops / 2), ("w", weight))}
+    others = {
+        k: (v * times).sum(-1) - of(v)
+        for k, v in (("f", forward + hops / 2), ("b", backward + hops / 2), ("w", weight))
+    }
     bubble = plan.bubble(others["f"], others["b"], others["w"], np.asarray(strategy.vpp)) + microbatches * (
         slowest - of(busy)
     )
@@ -120,12 +126,21 @@ def evaluate(
     step_time: Any = (1.0 + straggler) * subtotal
 
     held = memory.categories(
-        model, work, strategy, by_class, per_rank, reach, plan, microbatches,
+        model,
+        work,
+        strategy,
+        by_class,
+        per_rank,
+        reach,
+        plan,
+        microbatches,
         cluster.usable_bytes,
     )
     total = np.where(real, sum(held.values()), -1.0)
     fullest = total.argmax(-1)[:, None]
-    by_category = {k: np.take_along_axis(np.broadcast_to(held[k], real.shape), fullest, -1)[:, 0] for k in MEMORY_KEYS}
+    by_category = {
+        k: np.take_along_axis(np.broadcast_to(held[k], real.shape), fullest, -1)[:, 0] for k in MEMORY_KEYS
+    }
     stage = np.take_along_axis(per_rank.first_rank, fullest, -1)[:, 0]
 
     flops = cost["flops_forward"] + cost["flops_backward"] + cost["flops_recompute"]

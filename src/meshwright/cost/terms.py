@@ -30,7 +30,9 @@ class Term:
             yield from child.walk(here)
 
 
-def total(name: str, children: tuple[Term, ...], unit: Literal["s", "B", "FLOP", "1"], formula: str = "") -> Term:
+def total(
+    name: str, children: tuple[Term, ...], unit: Literal["s", "B", "FLOP", "1"], formula: str = ""
+) -> Term:
     """A node that is the sum of its children."""
     value: Any = 0.0
     for child in children:

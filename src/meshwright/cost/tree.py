@@ -9,7 +9,7 @@ import numpy as np
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.stages import Stages
-from meshwright.cost.terms import Term
+from meshwright.cost.terms import Combine, Term
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -61,12 +61,20 @@ def _number(value: Any) -> float:
 
 
 def tree(
-    result: Evaluation, stages: Stages, microbatches: Any, strategy: Strategy, work: Work, host: Any, straggler: Any
+    result: Evaluation,
+    stages: Stages,
+    microbatches: Any,
+    strategy: Strategy,
+    work: Work,
+    host: Any,
+    straggler: Any,
 ) -> Term:
-    """`step` with children `time` (seconds that sum to the step) and `memory` (bytes that sum to the peak)."""
+    """`step` with children `time` (seconds that sum to it) and `memory` (bytes that sum to the peak)."""
     m = _number(microbatches)
     layers = tuple(
-        _layer(name, row) for name, row in stages.rows.items() if _number(row.time_forward) + _number(row.saved)
+        _layer(name, row)
+        for name, row in stages.rows.items()
+        if _number(row.time_forward) + _number(row.saved)
     )
     times = []
     for name, value in result.time_s.items():
@@ -77,11 +85,15 @@ def tree(
                 Term("straggler", value - _number(host), "s", "share a doubling of chips beyond 8 * step"),
             )
         inputs = {"microbatches": m} if name in ("compute", "tp", "cp", "ep", "pp") else {}
-        combine = "sum" if children else "leaf"
+        combine: Combine = "sum" if children else "leaf"
         times.append(Term(name, value, "s", _TIME_FORMULAS[name], combine, children, inputs))
-    time = Term("time", result.step_time_s, "s", "sum of exposed seconds on the slowest rank", "sum", tuple(times))
+    time = Term(
+        "time", result.step_time_s, "s", "sum of exposed seconds on the slowest rank", "sum", tuple(times)
+    )
     held = tuple(
-        Term(name, value, "B", _MEMORY_FORMULAS.get(name, "")) for name, value in result.memory_bytes.items() if value
+        Term(name, value, "B", _MEMORY_FORMULAS.get(name, ""))
+        for name, value in result.memory_bytes.items()
+        if value
     )
     memory = Term("memory", result.peak_bytes, "B", "sum on the fullest rank", "sum", held,
                   {"stage": result.peak_stage})  # fmt: skip

@@ -24,12 +24,13 @@ _NO_PRIOR = {
 }  # fmt: skip
 
 _ALIASES = {
-    "megatron": "megatron-core", "nemo": "megatron-core", "megatron-bridge": "megatron-core", "fsdp": "pytorch",
-    "pytorch-ddp": "pytorch", "t5x/pathways": "t5x", "neuronx-distributed": "neuronx", "metaseq": "megatron-lm",
-    "picotron": "nanotron", "hf-trainer": "pytorch", "litgpt": "pytorch", "torchtune": "pytorch", "trl": "pytorch",
-    "llama-factory": "pytorch", "ms-swift": "pytorch", "fsdp-qlora": "pytorch", "prime-rl": "pytorch",
-    "qwen-finetune": "pytorch", "llama-cookbook": "pytorch", "nemo-rl": "megatron-core", "nanochat": "pytorch",
-    "nemo-aligner": "megatron-core", "keras": "maxtext",
+    "megatron": "megatron-core", "nemo": "megatron-core", "megatron-bridge": "megatron-core",
+    "nemo-rl": "megatron-core", "nemo-aligner": "megatron-core", "metaseq": "megatron-lm",
+    "picotron": "nanotron", "t5x/pathways": "t5x", "neuronx-distributed": "neuronx", "keras": "maxtext",
+    "fsdp": "pytorch", "pytorch-ddp": "pytorch", "hf-trainer": "pytorch", "litgpt": "pytorch",
+    "torchtune": "pytorch", "trl": "pytorch", "llama-factory": "pytorch", "ms-swift": "pytorch",
+    "fsdp-qlora": "pytorch", "prime-rl": "pytorch", "qwen-finetune": "pytorch", "llama-cookbook": "pytorch",
+    "nanochat": "pytorch",
 }  # fmt: skip
 
 
@@ -42,7 +43,9 @@ def habits() -> tuple[dict[str, Any], ...]:
 @cache
 def shipped_numbers() -> dict[str, Any]:
     """`numbers.json`: base, chip, framework and pair numbers with their records."""
-    loaded: dict[str, Any] = json.loads(files("meshwright.profiles").joinpath("numbers.json").read_text("utf-8"))
+    loaded: dict[str, Any] = json.loads(
+        files("meshwright.profiles").joinpath("numbers.json").read_text("utf-8")
+    )
     return loaded
 
 
@@ -94,7 +97,9 @@ def _pick(framework: str, chip: Chip, release: str) -> dict[str, Any]:
 def framework_record(written: dict[str, Any]) -> Framework:
     """One entry of `frameworks.json` as a record."""
     known = {f.name for f in fields(Framework)}
-    picked = {k: tuple(v) if isinstance(v, list) else v for k, v in written.items() if k in known}
+    picked: dict[str, Any] = {
+        k: tuple(v) if isinstance(v, list) else v for k, v in written.items() if k in known
+    }
     return Framework(**picked)
 
 
@@ -115,7 +120,8 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
     """
     own = f"{framework.name}@{framework.generation}"
     families = (chip.family, chip.derives_from) if chip.derives_from else (chip.family,)
-    prior = next((numbers["chip_prior"][f] for f in families if f in numbers["chip_prior"]), {})
+    priors = [numbers["chip_prior"][f] for f in families if f in numbers["chip_prior"]]
+    prior: dict[str, Any] = priors[0] if priors else {}
     composed: dict[str, Number] = {}
     for kind, base in numbers["base"].items():
         found = [base, prior.get(kind, _NO_PRIOR.get(kind)), numbers["fitted_base"].get(kind)]
@@ -124,7 +130,9 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
         found.append(numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind))
         if kind == "attention" and framework.attention_kernel == "flash-2":
             old = numbers["flash_2"]
-            found.append({"value": old.get(chip.family, 1.0), "provenance": "measured", "source": old["source"]})
+            found.append(
+                {"value": old.get(chip.family, 1.0), "provenance": "measured", "source": old["source"]}
+            )
         parts = [p for p in found if p]
         value = 1.0
         for part in parts:

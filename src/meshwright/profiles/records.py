@@ -1,4 +1,4 @@
-"""What cannot be derived: how well a framework generation uses a chip, with the record of where it is from."""
+"""What cannot be derived: how well a framework generation uses a chip, and where that is known from."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Number:
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework generation: its habits (words, facts about the program) and what it does when told nothing."""
+    """A framework generation: its habits (facts about the program) and what it does when told nothing."""
 
     name: str  # megatron-core
     generation: str  # bridge-26.06
@@ -29,7 +29,8 @@ class Framework:
     default_recompute: str
     default_sp: bool
     default_dispatcher: str
-    attention_kernel: Literal["unfused", "flash-2", "fused"]  # scores in memory; FlashAttention 1-2; made for the chip
+    # Scores in memory; FlashAttention 1 and 2; a kernel made for the chip at hand.
+    attention_kernel: Literal["unfused", "flash-2", "fused"]
     weight_bytes: float  # a parameter in what a rank keeps (the compute copy; the master itself under FSDP)
     grad_bytes: float
     grad_sent_bytes: float  # of a gradient on the wire
@@ -42,7 +43,9 @@ class Framework:
     broadcast_s: float  # seconds for one owner to broadcast its shard of the weights; 0: one all-gather
     context_gib: float  # CUDA or runtime context, libraries, network buffers, workspaces
     fused_loss: bool  # the loss does not hold an fp32 copy of the logits
-    keeps_named: bool  # selective recompute keeps only the tensors it names (XLA policies), not what lies between
+    keeps_named: (
+        bool  # selective recompute keeps only the tensors it names (XLA policies), not what lies between
+    )
     usual_recompute: tuple[str, ...]  # the sets its recipes use
     source: str
 

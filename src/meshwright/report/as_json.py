@@ -108,15 +108,19 @@ def work_json(work: Work) -> dict[str, Any]:
     return shown
 
 
-def strategy_json(strategy: Strategy, model: Model) -> dict[str, Any]:
+def strategy_json(strategy: Strategy, model: Model, seq_len: Any) -> dict[str, Any]:
     """Every field of the strategy; `stages` are the decoder layers of each virtual stage in order."""
+    from meshwright.cost.flops import split_weights
     from meshwright.strategy import stages
 
     named: dict[str, Any] = plain(strategy)
     pp, vpp, listed = int(strategy.pp), int(strategy.vpp), strategy.layers_per_stage
     # A strategy that is being checked may not lay out at all; its finding says why.
     legal = listed is not None or stages.layout_fault(model, pp, vpp, None) is None
-    laid = listed or (stages.split(model, pp, vpp).layers_per_stage if legal else None)
+    laid = listed
+    if laid is None and legal:
+        kinds, head = split_weights(model, seq_len)
+        laid = stages.split(model, pp, vpp, None, head, 0.0, kinds).layers_per_stage
     named["stages"] = None if laid is None else list(laid)
     return named
 
@@ -175,7 +179,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
     e = estimate.evaluation
     by_category = {k: float(e.memory_bytes.get(k, 0.0)) / GIB for k in MEMORY_KEYS}
     plan: dict[str, Any] = {
-        "strategy": strategy_json(estimate.strategy, estimate.model),
+        "strategy": strategy_json(estimate.strategy, estimate.model, estimate.work.seq_len),
         "derived": {k: {"value": plain(d.value), "because": d.because} for k, d in estimate.derived.items()},
         "fits": estimate.fits,
         "step_time_s": estimate.step_time_s,
@@ -262,7 +266,9 @@ def check_object(checked: Checked) -> dict[str, Any]:
     head = envelope("check", checked.model, checked.cluster, checked.work)
     return head | {
         "ok": checked.ok,
-        "strategy": None if checked.strategy is None else strategy_json(checked.strategy, checked.model),
+        "strategy": None
+        if checked.strategy is None
+        else strategy_json(checked.strategy, checked.model, checked.work.seq_len),
         "given": plain(checked.given),
         "diagnostics": diagnostics_json(checked.diagnostics),
     }

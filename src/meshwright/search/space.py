@@ -124,9 +124,7 @@ class Space:
         return Strategy(zero_group=groups, **values)
 
 
-def build(
-    model: Model, cluster: Cluster, work: Work, fixed: Mapping[str, Any], profile: Profile
-) -> Space:
+def build(model: Model, cluster: Cluster, work: Work, fixed: Mapping[str, Any], profile: Profile) -> Space:
     """The space of `model` on `cluster`, where `fixed` pins a field to a value or to a list of them.
 
     Degrees: divisors of the chips; vpp: every count that leaves no chunk empty; ep: divisors of the experts;

@@ -57,5 +57,7 @@ def parse(word: str) -> Offload:
         return Offload(text, any=True, layers=int(tail))
     hint = did_you_mean(head, WORDS) or f"one of {', '.join(WORDS)}"
     raise InputError(
-        Diagnostic("MW142", f"offload is {word!r}, but the words are {', '.join(WORDS)}", where="offload", hint=hint)
+        Diagnostic(
+            "MW142", f"offload is {word!r}, but the words are {', '.join(WORDS)}", where="offload", hint=hint
+        )
     )

@@ -49,7 +49,9 @@ def core(
                     heads * shape.microbatch_size, quantised=False)  # fmt: skip
     # Scale, mask and softmax in one kernel (2 read, 2 written), dropout (2 + 2 + 1): forward 9 bytes a score,
     # backward the same tensors once more.
-    softmax = Stream("softmax", "core_attn", 9.0 * square, 11.0 * square, (2, 2), saved=5.0 * square, fusible=False)
+    softmax = Stream(
+        "softmax", "core_attn", 9.0 * square, 11.0 * square, (2, 2), saved=5.0 * square, fusible=False
+    )
     out = Stream("core_out", "kept", 2.0 * out_bytes, 2.0 * out_bytes, (2, 2), saved=out_bytes)
     return (*messages, scores, softmax, values, out)
 
@@ -70,7 +72,9 @@ def context_messages(
     return (Message("heads", "core_attn", "cp", "all_to_all", moved, 1.0, 1.0),)
 
 
-def operations(block: Attention, d_model: int, norm_kernels: float, shape: Shape, words: Words) -> tuple[Operation, ...]:
+def operations(
+    block: Attention, d_model: int, norm_kernels: float, shape: Shape, words: Words
+) -> tuple[Operation, ...]:
     """One attention sublayer: norm, q k v, position, core, output, residual.
 
     Key/value heads below tp are replicated (each rank holds one).

@@ -11,7 +11,7 @@ from meshwright.model.records import LatentAttention
 def operations(
     block: LatentAttention, d_model: int, norm_kernels: float, shape: Shape, words: Words
 ) -> tuple[Operation, ...]:
-    """Norm, down-projections (every tensor rank computes them on its own tokens), up-projections, core, output."""
+    """Norm, down-projections (each tensor rank on its own tokens), up-projections, core, output."""
     tokens, own = shape.tokens, narrow(shape, words)
     size = min(2.0, element_bytes(words.precision))
     heads = block.n_heads / shape.tp

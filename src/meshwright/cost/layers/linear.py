@@ -23,14 +23,20 @@ def operations(
     mixed = 2.0 * keys + values
     width = mixed + values + 2.0 * heads
     solve = 2.0 if block.kind != "lightning" else 1.0
-    scan = tokens * heads * (
-        2.0 * _CHUNK * (solve * block.k_dim + block.v_dim) + 4.0 * block.k_dim * block.v_dim
+    scan = (
+        tokens
+        * heads
+        * (2.0 * _CHUNK * (solve * block.k_dim + block.v_dim) + 4.0 * block.k_dim * block.v_dim)
     )
     state = 4.0 * tokens / _CHUNK * heads * block.k_dim * block.v_dim
     boundary = shape.microbatch_size * heads * block.k_dim * block.v_dim * 2.0
     conv: tuple[Operation, ...] = ()
     if block.d_conv:
-        conv = (Stream("conv", "ssm", 4.0 * tokens * mixed, 8.0 * tokens * mixed, (1, 2), saved=2.0 * tokens * mixed),)
+        conv = (
+            Stream(
+                "conv", "ssm", 4.0 * tokens * mixed, 8.0 * tokens * mixed, (1, 2), saved=2.0 * tokens * mixed
+            ),
+        )
     return (
         *norm("norm", d_model, shape, words, norm_kernels),
         *linear_in("in_proj", "kept", d_model, width, shape, words),
@@ -39,7 +45,14 @@ def operations(
         Message("state", "ssm", "cp", "all_gather", boundary * shape.cp, 1.0, 1.0),
         Stream("states", "ssm", 2.0 * state, 4.0 * state, (4, 6), saved=state, fusible=False),
         Core("recurrence", "ssm", scan, 2.5, 64, saved=2.0 * tokens * values),
-        Stream("gated_norm", "ssm", 6.0 * tokens * values, 10.0 * tokens * values, (2, 3), saved=2.0 * tokens * values),
+        Stream(
+            "gated_norm",
+            "ssm",
+            6.0 * tokens * values,
+            10.0 * tokens * values,
+            (2, 3),
+            saved=2.0 * tokens * values,
+        ),
         *linear_out("out_proj", "kept", values, d_model, shape, words),
     )
 

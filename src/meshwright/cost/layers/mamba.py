@@ -25,7 +25,9 @@ def mamba2_operations(
     mixed = inner + 2.0 * groups * block.d_state
     width = inner + mixed + heads
     scan = tokens * (
-        _CHUNK * (groups * block.d_state + inner) + 4.0 * inner * block.d_state + inner * block.d_state / _CHUNK
+        _CHUNK * (groups * block.d_state + inner)
+        + 4.0 * inner * block.d_state
+        + inner * block.d_state / _CHUNK
     )
     state = 4.0 * tokens / _CHUNK * inner * block.d_state
     boundary = shape.microbatch_size * (inner * block.d_state + (block.d_conv - 1) * mixed) * 2.0
@@ -38,7 +40,14 @@ def mamba2_operations(
         # The chunked kernel keeps the states in fp32 and is bound by traffic as much as by FLOPs.
         Stream("states", "ssm", 2.0 * state, 4.0 * state, (4, 6), saved=state, fusible=False),
         Core("scan", "ssm", scan, 2.5, 64, saved=2.0 * tokens * inner),
-        Stream("gated_norm", "ssm", 6.0 * tokens * inner, 10.0 * tokens * inner, (2, 3), saved=2.0 * tokens * inner),
+        Stream(
+            "gated_norm",
+            "ssm",
+            6.0 * tokens * inner,
+            10.0 * tokens * inner,
+            (2, 3),
+            saved=2.0 * tokens * inner,
+        ),
         *linear_out("out_proj", "kept", inner, d_model, shape, words),
     )
 
@@ -66,7 +75,14 @@ def mamba1_operations(
         Message("x_reduce", "ssm", "tp", "all_reduce", 2.0 * tokens * select, 1.0, 1.0),
         Matmul("dt_proj", "ssm", tokens, block.dt_rank, inner, quantised=False),
         Message("state", "ssm", "cp", "all_gather", boundary * shape.cp, 1.0, 1.0),
-        Stream("selection", "ssm", 10.0 * tokens * inner, 20.0 * tokens * inner, (2, 3), saved=2.0 * tokens * inner),
+        Stream(
+            "selection",
+            "ssm",
+            10.0 * tokens * inner,
+            20.0 * tokens * inner,
+            (2, 3),
+            saved=2.0 * tokens * inner,
+        ),
         Core("scan", "ssm", 8.0 * vector, 2.0, 64, saved=2.0 * tokens * inner),
         *linear_out("out_proj", "kept", inner, d_model, shape, words),
     )

@@ -20,7 +20,9 @@ def activation(name: str, module: str, tokens: Num, width: Num, *, gated: bool, 
     return Stream(name, module, one * (inputs + 1.0), one * (2.0 * inputs + 1.0), (1, 1), saved=saved)
 
 
-def operations(block: Mlp, d_model: int, norm_kernels: float, shape: Shape, words: Words) -> tuple[Operation, ...]:
+def operations(
+    block: Mlp, d_model: int, norm_kernels: float, shape: Shape, words: Words
+) -> tuple[Operation, ...]:
     """Norm, up (and gate), non-linearity, down, residual."""
     width = block.d_ff / shape.tp
     return (

@@ -14,7 +14,9 @@ from meshwright.model.records import Moe
 _KERNELS = {"all-to-all": (60, 50), "all-gather": (60, 50), "deep-ep": (45, 40), "hybrid-ep": (30, 26)}
 
 
-def operations(block: Moe, d_model: int, norm_kernels: float, shape: Shape, words: Words) -> tuple[Operation, ...]:
+def operations(
+    block: Moe, d_model: int, norm_kernels: float, shape: Shape, words: Words
+) -> tuple[Operation, ...]:
     """Norm, router, dispatch, experts, combine, shared expert, residual.
 
     Each rank routes its own tokens (tokens / tp). The busiest expert rank sees `imbalance` times the mean.
@@ -68,7 +70,14 @@ def operations(block: Moe, d_model: int, norm_kernels: float, shape: Shape, word
         shared = block.shared_d_ff / shape.tp
         ops += [
             *linear_in("shared_up", "shared_expert", d_model, shared * inputs, shape, words),
-            activation("shared_act", "shared_expert", shape.tokens, shared, gated=block.gated, precision=words.precision),
+            activation(
+                "shared_act",
+                "shared_expert",
+                shape.tokens,
+                shared,
+                gated=block.gated,
+                precision=words.precision,
+            ),
             *linear_out("shared_down", "shared_expert", shared, d_model, shape, words),
         ]
     else:

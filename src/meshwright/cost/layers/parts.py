@@ -19,11 +19,15 @@ def norm(name: str, d_model: int, shape: Shape, words: Words, kernels: float = 1
     stream = 2.0 * narrow(shape, words) * d_model
     return (
         Stream(name + "_in", "boundary", 0.0, 0.0, (0, 0), saved=stream),
-        Stream(name, "norm", 2.0 * stream * kernels, 3.0 * stream * kernels, (round(kernels), round(2 * kernels))),
+        Stream(
+            name, "norm", 2.0 * stream * kernels, 3.0 * stream * kernels, (round(kernels), round(2 * kernels))
+        ),
     )
 
 
-def linear_in(name: str, module: str, d_in: int, width: Num, shape: Shape, words: Words) -> tuple[Operation, ...]:
+def linear_in(
+    name: str, module: str, d_in: int, width: Num, shape: Shape, words: Words
+) -> tuple[Operation, ...]:
     """Column-parallel linear: [tokens, d_in] x [d_in, width] (`width` is already the rank's share).
 
     Sequence parallelism gathers the input first and scatters its gradient; without it the gradient is
@@ -48,7 +52,9 @@ def linear_in(name: str, module: str, d_in: int, width: Num, shape: Shape, words
     return (*messages, kept, Matmul(name, module, shape.tokens, d_in, width))
 
 
-def linear_out(name: str, module: str, width: Num, d_out: int, shape: Shape, words: Words) -> tuple[Operation, ...]:
+def linear_out(
+    name: str, module: str, width: Num, d_out: int, shape: Shape, words: Words
+) -> tuple[Operation, ...]:
     """Row-parallel linear back to the residual stream, its reduction, and the residual addition."""
     whole = 2.0 * shape.tokens * d_out
     stream = 2.0 * narrow(shape, words) * d_out

@@ -37,5 +37,7 @@ def load(word: str) -> Schedule:
     """The schedule called `word`. Raises InputError naming those that exist."""
     if word not in names():
         known = ", ".join(names())
-        raise InputError(Diagnostic("MW150", f"no schedule {word!r}", where="schedule", hint=f"one of {known}"))
+        raise InputError(
+            Diagnostic("MW155", f"no schedule {word!r}", where="schedule", hint=f"one of {known}")
+        )
     return cast(Schedule, import_module(f"{__name__}.the_{word.replace('-', '_')}"))
