@@ -225,7 +225,7 @@ def test_validate_and_calibrate_own_runs(capsys: pytest.CaptureFixture[str], tmp
     predicted = {r["id"]: r["predicted"] for r in found["rows"] if r["metric"] == "step_time_s"}
     table.write_text(TABLE.format(1.3 * predicted["one"], 1.3 * predicted["two"]))
     profile = tmp_path / "profile.json"
-    fitted = shown(capsys, "calibrate", str(table), "-o", str(profile))
+    fitted = shown(capsys, "calibrate", "runs", str(table), "-o", str(profile))
     assert fitted["runs"] == 2
     before = shown(capsys, "estimate", *SMALL)["plan"]["step_time_s"]
     after = shown(capsys, "estimate", *SMALL, "--profile", str(profile))["plan"]["step_time_s"]

@@ -270,14 +270,20 @@ def explained(found: Estimate) -> dict[str, Any]:
 
 
 def calibrate(
-    table: str | Path, *, path: str | Path | None = None, progress: Callable[[str], None] | None = None
+    table: str | Path | None = None,
+    *,
+    path: str | Path | None = None,
+    progress: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Fit profile numbers to the runs of `table`, write them to `path`, and say how well they fit."""
+    """Fit profile numbers to the runs of `table`, write them to `path`, and say how well they fit.
+
+    A table refines the shipped numbers; without one the shipped runs are fitted from the priors.
+    """
     from meshwright.calibrate import fit, rows
     from meshwright.files import profile_file
 
-    found = fit.observations(rows.read(Path(table)))
-    fitted = fit.fit(found, progress=progress)
+    found = fit.observations(rows.read(None if table is None else Path(table)))
+    fitted = fit.fit(found, progress=progress, refine=table is not None)
     if path is not None:
         profile_file.write_profile(Path(path), fitted.numbers)
     return catalogue.calibration(fitted, len(found))

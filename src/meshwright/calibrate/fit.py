@@ -3,7 +3,8 @@
 Each number is base * framework factor * chip share (* pair factor). Factors are fitted in logs against log
 step time; every factor is pulled towards its prior (a chip's measured best case, 1 for a framework, the
 generation it descends from where there is one) with the strength written in `SPREAD`, so a group with one run
-borrows and a group without runs keeps the prior. Rows of one source, model and chip share weight, and a soft
+borrows and a group without runs keeps the prior. A user's own runs start from the shipped numbers instead,
+and move only their framework, chip and pair. Rows of one source, model and chip share weight, and a soft
 L1 loss keeps single odd rows from steering.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -112,21 +114,24 @@ def measured_seconds(one: Case) -> float | None:
     return None
 
 
-def keys_of(one: Observation, pairs: set[str]) -> dict[str, list[Key]]:
-    """Which factors each number of the observation's profile is a product of."""
+def keys_of(one: Observation, pairs: set[str], *, refine: bool = False) -> dict[str, list[Key]]:
+    """Which factors each number of the observation's profile is a product of.
+
+    `refine`: those of its own generation and chip alone, on top of a fit of other runs.
+    """
     chip = one.case.cluster.chip
     families = [chip.family] + ([chip.derives_from] if chip.derives_from else [])
     keys: dict[str, list[Key]] = defaultdict(list)
     for table, kind in SPREAD:
         if table == "base":
-            keys[kind].append(("base", "", kind))
+            keys[kind] += [] if refine else [("base", "", kind)]
         elif table == "framework":
-            keys[kind] += [("framework", g, kind) for g in one.like]
+            keys[kind] += [("framework", g, kind) for g in (one.like[:1] if refine else one.like)]
         elif table == "chip":
-            keys[kind] += [("chip", f, kind) for f in families]
+            keys[kind] += [("chip", f, kind) for f in (families[:1] if refine else families)]
         elif f"{one.generation}|{chip.family}" in pairs:
             keys[kind].append(("pair", f"{one.generation}|{chip.family}", kind))
-    return keys
+    return {kind: names for kind, names in keys.items() if names}
 
 
 def covered_pairs(found: Sequence[Observation]) -> set[str]:
@@ -174,6 +179,7 @@ class Problem:
     keys: list[dict[str, list[Key]]]
     priors: list[Profile]
     weights: Array
+    refine: bool
 
     def linearise(self, point: Array) -> tuple[Array, Array]:
         """Residual log(predicted / measured) and its Jacobian by the factors, unweighted."""
@@ -190,14 +196,15 @@ class Problem:
         return residual, jacobian
 
 
-def problem(found: list[Observation]) -> Problem:
+def problem(found: list[Observation], *, refine: bool = False) -> Problem:
     """Set up the factors that the observations touch, and the weights of crowded groups."""
     pairs = covered_pairs(found)
-    keys = [keys_of(one, pairs) for one in found]
+    keys = [keys_of(one, pairs, refine=refine) for one in found]
     names = sorted({name for k in keys for many in k.values() for name in many})
     crowd = Counter(one.group for one in found)
     weights = np.array([crowd[one.group] ** -0.25 for one in found])
-    return Problem(found, names, keys, [prior_profile(one) for one in found], weights)
+    priors = [one.profile if refine else prior_profile(one) for one in found]
+    return Problem(found, names, keys, priors, weights, refine)
 
 
 def spread_of(name: Key) -> float:
@@ -228,10 +235,11 @@ def fit(
     *,
     rounds: int = 8,
     progress: Callable[[str], None] | None = None,
-    loso: bool = True,
+    refine: bool = False,
 ) -> Fitted:
     """Fit all factors to the observations by Gauss-Newton steps; then each source by a fit without it.
 
+    `refine` starts from the shipped numbers (a user's own runs) instead of from the priors.
     The fits without a source start from the last linearisation; the source's rows are then predicted in full.
     Raises InputError when nothing was left to fit.
     """
@@ -243,7 +251,7 @@ def fit(
                 hint="see `meshwright validate TABLE` for what each row lacks",
             )
         )
-    task = problem(found)
+    task = problem(found, refine=refine)
     spreads = np.array([spread_of(n) for n in task.names])
     point = np.zeros(len(task.names))
     residual, jacobian = task.linearise(point)
@@ -256,16 +264,15 @@ def fit(
         if np.max(np.abs(step)) < 0.01:
             break
     left_out = []
-    if loso:
-        sources = np.array([one.source for one in found])
-        for source in dict.fromkeys(sources.tolist()):
-            rest = sources != source
-            other = solve(residual[rest], jacobian[rest], point, spreads, task.weights[rest])
-            factors = dict(zip(task.names, other.tolist(), strict=True))
-            for j in np.flatnonzero(~rest).tolist():
-                one = found[j]
-                value, _ = log_step(one, factors, task.keys[j], task.priors[j])
-                left_out.append((one.case.run.id, source, value - math.log(one.seconds)))
+    sources = np.array([one.source for one in found])
+    for source in dict.fromkeys(sources.tolist()):
+        rest = sources != source
+        other = solve(residual[rest], jacobian[rest], point, spreads, task.weights[rest])
+        factors = dict(zip(task.names, other.tolist(), strict=True))
+        for j in np.flatnonzero(~rest).tolist():
+            one = found[j]
+            value, _ = log_step(one, factors, task.keys[j], task.priors[j])
+            left_out.append((one.case.run.id, source, value - math.log(one.seconds)))
     return Fitted(
         written(task, point),
         tuple((one.case.run.id, one.source, float(r)) for one, r in zip(found, residual, strict=True)),
@@ -276,13 +283,9 @@ def fit(
 def written(task: Problem, point: Array) -> dict[str, Any]:
     """The fitted factors in the form of `numbers.json`, each with how many runs and sources moved it."""
     shipped = profiles.shipped_numbers()
-    out: dict[str, Any] = {
-        "about": shipped["about"],
-        "base": shipped["base"],
-        "chip_prior": shipped["chip_prior"],
-        "flash_2": shipped["flash_2"],
-        "fitted_base": {}, "chip": {}, "framework": {}, "pair": {},
-    }  # fmt: skip
+    out: dict[str, Any] = deepcopy(shipped)
+    if not task.refine:
+        out |= {"fitted_base": {}, "chip": {}, "framework": {}, "pair": {}}
     moved: dict[Key, list[int]] = defaultdict(list)
     for i, keys in enumerate(task.keys):
         for names in keys.values():
@@ -291,16 +294,14 @@ def written(task: Problem, point: Array) -> dict[str, Any]:
     table_of = {"base": "fitted_base", "chip": "chip", "framework": "framework", "pair": "pair"}
     for name, value in zip(task.names, point.tolist(), strict=True):
         rows = moved[name]
-        entry = {
-            "value": round(math.exp(value), 4),
-            "provenance": "fitted",
-            "n_runs": len(rows),
-            "n_sources": len({task.found[i].source for i in rows}),
-            "source": "fitted to the measured training runs",
-        }
         table = out[table_of[name[0]]]
-        if name[0] == "base":
-            table[name[2]] = entry
-        else:
-            table.setdefault(name[1], {})[name[2]] = entry
+        group = table if name[0] == "base" else table.setdefault(name[1], {})
+        before = group.get(name[2], {"value": 1.0}) if task.refine else {"value": 1.0}
+        group[name[2]] = {
+            "value": round(before["value"] * math.exp(value), 4),
+            "provenance": "fitted",
+            "n_runs": len(rows) + before.get("n_runs", 0),
+            "n_sources": len({task.found[i].source for i in rows}) + before.get("n_sources", 0),
+            "source": "own runs on top of the shipped fit" if task.refine else "fitted to the training runs",
+        }
     return out

@@ -8,14 +8,21 @@ from meshwright.cli import output
 from meshwright.cli.options import json_flag
 
 
-@click.command("calibrate")
-@click.argument("table", metavar="RUNS", type=click.Path())
+@click.group("calibrate")
+def command() -> None:
+    """Fit the efficiency numbers to measurements."""
+
+
+@command.command("runs")
+@click.argument("table", metavar="[TABLE]", type=click.Path(), required=False)
 @click.option("-o", "--output", "path", metavar="FILE", help="Write the profile; --profile FILE uses it.")
 @json_flag
-def command(table: str, path: str | None, as_json: bool) -> None:
-    """Fit an efficiency profile to your own measured runs, a CSV in the form that validate reads.
+def runs(table: str | None, path: str | None, as_json: bool) -> None:
+    """Fit an efficiency profile to measured runs, a CSV in the form that validate reads.
 
-    Numbers that your runs say nothing about stay as shipped.
+    Your own TABLE starts from the shipped numbers and moves those of its frameworks and chips, the more the
+    more it says; numbers that it says nothing about stay. Without TABLE: the published runs, from the priors,
+    which is how the shipped numbers were made.
     """
     from meshwright import api
 

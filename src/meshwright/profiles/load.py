@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import fields
 from functools import cache
@@ -38,6 +39,16 @@ _ALIASES = {
 def habits() -> tuple[dict[str, Any], ...]:
     """Every framework generation as written in `frameworks.json`."""
     return tuple(json.loads(files("meshwright.profiles").joinpath("frameworks.json").read_text("utf-8")))
+
+
+@cache
+def flash_2_shares() -> dict[str, dict[str, Any]]:
+    """Share of a chip family's best attention kernel that FlashAttention-2 reaches.
+
+    It was written for Ampere and leaves the asynchronous units of newer chips idle; 1 where not listed.
+    """
+    text = files("meshwright.profiles").joinpath("flash_2.csv").read_text("utf-8")
+    return {row["family"]: {**row, "value": float(row["share"])} for row in csv.DictReader(text.splitlines())}
 
 
 @cache
@@ -129,10 +140,7 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
         found += [numbers["framework"].get(g, {}).get(kind) for g in lineage(own)]
         found.append(numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind))
         if kind == "attention" and framework.attention_kernel == "flash-2":
-            old = numbers["flash_2"]
-            found.append(
-                {"value": old.get(chip.family, 1.0), "provenance": "measured", "source": old["source"]}
-            )
+            found.append(flash_2_shares().get(chip.family))
         parts = [p for p in found if p]
         value = 1.0
         for part in parts:

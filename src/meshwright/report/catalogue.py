@@ -107,12 +107,35 @@ def calibration(fitted: Fitted, n_runs: int) -> dict[str, Any]:
         "sources": len(sources),
         "median_abs_error_percent": median(fitted.residuals),
         "left_out_median_abs_error_percent": median(fitted.left_out) if len(sources) > 1 else None,
+        "left_out": {source: errors for source in sources if (errors := left_out_errors(fitted, source))},
+        "fitted": fitted_numbers(fitted.numbers),
         "numbers": plain(fitted.numbers),
         "rows": [
             {"id": id_, "source": source, "error_percent": 100.0 * math.expm1(r)}
             for id_, source, r in fitted.residuals
         ],
     }
+
+
+def left_out_errors(fitted: Fitted, source: str) -> dict[str, Any]:
+    """Errors of a source's runs, predicted by a fit that never saw them."""
+    errors = sorted(100.0 * abs(math.expm1(r)) for _, of, r in fitted.left_out if of == source)
+    if not errors:
+        return {}
+    last = errors[min(len(errors) - 1, math.ceil(0.9 * len(errors)) - 1)]
+    return {
+        "n": len(errors),
+        "median_abs_error_percent": statistics.median(errors),
+        "p90_abs_error_percent": last,
+    }
+
+
+def fitted_numbers(numbers: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every fitted factor with its record: common ones, then by framework, chip and pair."""
+    rows = [("all", kind, entry) for kind, entry in numbers["fitted_base"].items()]
+    for table in ("framework", "chip", "pair"):
+        rows += [(of, kind, entry) for of, group in numbers[table].items() for kind, entry in group.items()]
+    return [{"of": of, "kind": kind, **entry} for of, kind, entry in rows]
 
 
 def model_names() -> tuple[str, ...]:

@@ -92,3 +92,13 @@ def print_calibration(found: dict[str, Any], console: Console) -> None:
     if unseen is not None:
         error = units.percent_text(unseen / 100)
         console.print(f"each source predicted by a fit without it: median error {error}")
+        table = _table("source", ">runs", ">median error", ">90 % below", title="each left out in turn")
+        for source, errors in found["left_out"].items():
+            shares = (errors["median_abs_error_percent"] / 100, errors["p90_abs_error_percent"] / 100)
+            table.add_row(source, f"{errors['n']:,}", *(units.percent_text(x) for x in shares))
+        console.print(table)
+    table = _table("of", "number", ">factor", ">runs", ">sources", "known by", title="numbers")
+    for number in found["fitted"]:
+        counts = (f"{number['n_runs']:,}", f"{number['n_sources']:,}")
+        table.add_row(number["of"], number["kind"], f"{number['value']:.3f}", *counts, number["provenance"])
+    console.print(table)
