@@ -24,6 +24,9 @@ _NO_PRIOR = {
                         ("scale_out", 0.7), ("low_precision", 0.9))
 }  # fmt: skip
 
+# Share of an eager program's element-wise traffic that is left where a compiler fuses neighbouring passes.
+_COMPILED = {"value": 0.65, "provenance": "assumed", "source": "fusion halves most chains of such passes"}
+
 _ALIASES = {
     "megatron": "megatron-core", "nemo": "megatron-core", "megatron-bridge": "megatron-core",
     "nemo-rl": "megatron-core", "nemo-aligner": "megatron-core", "metaseq": "megatron-lm",
@@ -42,13 +45,15 @@ def habits() -> tuple[dict[str, Any], ...]:
 
 
 @cache
-def flash_2_shares() -> dict[str, dict[str, Any]]:
-    """Share of a chip family's best attention kernel that FlashAttention-2 reaches.
+def kernel_shares() -> dict[tuple[str, str], dict[str, Any]]:
+    """Share of a chip family's best attention kernel that an older kernel reaches, by (kernel, family).
 
-    It was written for Ampere and leaves the asynchronous units of newer chips idle; 1 where not listed.
+    FlashAttention 1 and 2 were written for Ampere and leave the asynchronous units of newer chips idle; 1
+    where not listed.
     """
-    text = files("meshwright.profiles").joinpath("flash_2.csv").read_text("utf-8")
-    return {row["family"]: {**row, "value": float(row["share"])} for row in csv.DictReader(text.splitlines())}
+    text = files("meshwright.profiles").joinpath("attention_kernels.csv").read_text("utf-8")
+    rows = csv.DictReader(text.splitlines())
+    return {(row["kernel"], row["family"]): {**row, "value": float(row["share"])} for row in rows}
 
 
 @cache
@@ -139,8 +144,10 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
         found += [numbers["chip"].get(f, {}).get(kind) for f in families]
         found += [numbers["framework"].get(g, {}).get(kind) for g in lineage(own)]
         found.append(numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind))
-        if kind == "attention" and framework.attention_kernel == "flash-2":
-            found.append(flash_2_shares().get(chip.family))
+        if kind == "attention":
+            found.append(kernel_shares().get((framework.attention_kernel, chip.family)))
+        if kind == "traffic" and framework.compiled:
+            found.append(_COMPILED)
         parts = [p for p in found if p]
         value = 1.0
         for part in parts:

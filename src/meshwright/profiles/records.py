@@ -29,8 +29,9 @@ class Framework:
     default_recompute: str
     default_sp: bool
     default_dispatcher: str
-    # Scores in memory; FlashAttention 1 and 2; a kernel made for the chip at hand.
-    attention_kernel: Literal["unfused", "flash-2", "fused"]
+    # Scores in memory; FlashAttention 1; 2; a kernel made for the chip at hand.
+    attention_kernel: Literal["unfused", "flash-1", "flash-2", "fused"]
+    compiled: bool  # a compiler fuses element-wise passes and launches the whole step
     weight_bytes: float  # a parameter in what a rank keeps (the compute copy; the master itself under FSDP)
     grad_bytes: float
     grad_sent_bytes: float  # of a gradient on the wire
