@@ -42,7 +42,9 @@ def test_no_step_beats_its_hardware_flops_at_peak(table: Shipped) -> None:
     """Seconds >= all FLOPs that are really done / (chips x dense peak of the run's precision)."""
     faults = []
     for run, one, found in predicted(table):
-        at_peak = found.hardware_flops / (one.cluster.n_chips * peak_flops(one.cluster.chip, one.work.precision))
+        at_peak = found.hardware_flops / (
+            one.cluster.n_chips * peak_flops(one.cluster.chip, one.work.precision)
+        )
         if not found.step_time_s >= at_peak:
             faults.append((run.id, found.step_time_s, at_peak))
     assert not faults
@@ -55,7 +57,9 @@ def test_no_step_beats_its_model_flops_at_peak(table: Shipped) -> None:
     for run, one, found in predicted(table):
         flops = model_flops(one.model, one.work.seq_len) * one.work.tokens_per_step
         assert found.model_flops == pytest.approx(flops, rel=1e-12)
-        mfu = flops / (found.step_time_s * one.cluster.n_chips * peak_flops(one.cluster.chip, one.work.precision))
+        mfu = flops / (
+            found.step_time_s * one.cluster.n_chips * peak_flops(one.cluster.chip, one.work.precision)
+        )
         if not 0 < mfu <= 1:
             faults.append((run.id, mfu))
     assert not faults
@@ -63,8 +67,9 @@ def test_no_step_beats_its_model_flops_at_peak(table: Shipped) -> None:
 
 @pytest.mark.parametrize("table", TABLES)
 def test_hardware_flops_are_between_model_flops_and_twice_them(table: Shipped) -> None:
-    """Recompute adds a third at most; flash attention's fifth product, replicated key/value heads, whole squares of
-    unfused attention, the imbalance of dropless experts and scans the rest."""
+    """Recompute adds a third at most; flash attention's fifth product, replicated key/value heads, whole
+    squares of unfused attention, the imbalance of dropless experts and scans the rest.
+    """
     faults = [
         (run.id, found.hardware_flops / found.model_flops)
         for run, _, found in predicted(table)
@@ -98,8 +103,8 @@ def test_predictions_are_whole(table: Shipped) -> None:
 def test_measured_steps_obey_the_same_bound() -> None:
     """The tables too: no run that is not marked suspect is faster than its model FLOPs at peak.
 
-    Rows whose FLOPs were never done as stated (a suspect cell) are marked in the table, so each row found here
-    is a fault of the table or of the FLOP count.
+    Rows whose FLOPs were never done as stated (a suspect cell) are marked in the table, so each row found
+    here is a fault of the table or of the FLOP count.
     """
     faults = []
     for run, one, found in predicted("training"):

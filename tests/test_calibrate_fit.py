@@ -35,7 +35,9 @@ def foundry() -> tuple[Observation, ...]:
     return tuple(observations(runs)[::4][:40])
 
 
-def synthetic(found: tuple[Observation, ...], truth: dict[Key, float], noise: float = 0.0) -> list[Observation]:
+def synthetic(
+    found: tuple[Observation, ...], truth: dict[Key, float], noise: float = 0.0
+) -> list[Observation]:
     """The runs with the step times that the model gives under `truth` (log factors), and log-normal noise."""
     rng = np.random.default_rng(3)
     task = problem(list(found))
@@ -85,7 +87,11 @@ def test_noise_does_not_hide_the_change() -> None:
 
 def test_a_chip_and_its_framework_are_told_apart_by_other_frameworks() -> None:
     """One chip slower for both of two frameworks: the chip's factor moves, not only the frameworks'."""
-    runs = [r for r in shipped("training") if r.framework in ("llm-foundry", "megatron-core") and "H100" in (r.chip or "")]
+    runs = [
+        r
+        for r in shipped("training")
+        if r.framework in ("llm-foundry", "megatron-core") and "H100" in (r.chip or "")
+    ]
     found = tuple(observations(runs)[::5][:30])
     assert len({one.generation for one in found}) >= 2
     truth: dict[Key, float] = {("chip", "h100", "matrix"): -0.12}
@@ -129,7 +135,9 @@ def test_rows_without_a_time_or_marked_suspect_do_not_steer() -> None:
 
 
 def test_one_outlier_does_not_steer() -> None:
-    """A run four times too slow among forty: the recovered number hardly moves (soft L1), and the run shows."""
+    """A run four times too slow among forty: the recovered number hardly moves (soft L1), and the run
+    shows.
+    """
     truth: dict[Key, float] = {("framework", FOUNDRY, "matrix"): -0.10}
     clean = synthetic(foundry(), truth)
     spoilt = [replace(clean[0], seconds=4 * clean[0].seconds), *clean[1:]]
@@ -174,7 +182,7 @@ def test_spreads_cover_every_fitted_kind() -> None:
 
 
 def test_each_source_is_predicted_by_a_fit_without_it() -> None:
-    """Left-out rows are all rows, and a source alone in its habits is predicted less well than when fitted."""
+    """Left-out rows are all rows; a source alone in its habits is predicted less well than when fitted."""
     half = len(foundry()) // 2
     truth: dict[Key, float] = {("framework", FOUNDRY, "matrix"): -0.2}
     made = [replace(one, source="first" if i < half else "second")

@@ -1,4 +1,6 @@
-"""Lists of operations: FLOPs, bytes kept and bytes sent against hand counts; shares of ranks add up to the whole."""
+"""Lists of operations: FLOPs, bytes kept and bytes sent against hand counts; shares of ranks add up to the
+whole.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,15 @@ import numpy as np
 import pytest
 
 from meshwright.cost.flops import active_block_params, mixing_flops, model_flops
-from meshwright.cost.layer import LayerCost, beyond, graph_share, layer_cost, shape_of
+from meshwright.cost.layer import (
+    LayerCost,
+    beyond,
+    exposed,
+    graph_share,
+    layer_cost,
+    message_seconds,
+    shape_of,
+)
 from meshwright.cost.layers import ends, operations
 from meshwright.cost.layers.attention import attended
 from meshwright.cost.ops import Core, Matmul, Message, Operation, Stream, Words
@@ -46,7 +56,16 @@ SSD = Block(Mamba2(5120, 128, 4, 80, 64, 8), None, n_norms=1)
 SCAN = Block(Mamba1(8192, 16, 4, 256), None, n_norms=1)
 DELTA = Block(LinearAttention("gated_deltanet", 16, 32, 128, 128, 4), None, n_norms=1)
 CONV = Block(ShortConv(3), Mlp(7168))
-H = {"llama": 4096, "gpt": 1024, "moe": 2048, "mla": 7168, "mamba2": 2560, "mamba1": 4096, "delta": 2048, "conv": 2048}
+H = {
+    "llama": 4096,
+    "gpt": 1024,
+    "moe": 2048,
+    "mla": 7168,
+    "mamba2": 2560,
+    "mamba1": 4096,
+    "delta": 2048,
+    "conv": 2048,
+}
 BLOCKS = {
     "llama": LLAMA, "gpt": GPT, "moe": EXPERTS, "mla": LATENT,
     "mamba2": SSD, "mamba1": SCAN, "delta": DELTA, "conv": CONV,
@@ -65,7 +84,9 @@ def model(name: str) -> Model:
     return Model(name, H[name], 32000, (BLOCKS[name],), (0,))
 
 
-def ops(name: str, *, tp: Any = 1, cp: Any = 1, ep: Any = 1, etp: Any = 1, said: Words | None = None) -> tuple[Operation, ...]:
+def ops(
+    name: str, *, tp: Any = 1, cp: Any = 1, ep: Any = 1, etp: Any = 1, said: Words | None = None
+) -> tuple[Operation, ...]:
     return operations(BLOCKS[name], model(name), shape_of(S, B, tp, cp, ep, etp), said or words())
 
 
@@ -160,7 +181,11 @@ def test_attended_counts_the_causal_band(window: int | None, chunked: bool) -> N
     """Against a sum over queries; one half key a query is the diagonal, which the convention leaves out."""
     s = 4096
     queries = np.arange(s)
-    seen = queries + 1 if window is None else np.minimum(queries % window + 1 if chunked else queries + 1, window)
+    seen = (
+        queries + 1
+        if window is None
+        else np.minimum(queries % window + 1 if chunked else queries + 1, window)
+    )
     assert float(attended(s, window, chunked=chunked)) == pytest.approx(float(seen.mean()), rel=2e-3, abs=1.0)
 
 
@@ -173,7 +198,9 @@ def test_attention_is_the_window_away_from_quadratic() -> None:
 
 
 def test_model_flops_of_llama_3_8b_by_hand() -> None:
-    """6 x (parameters without the input embedding) + 6 s a d a layer; norms are parameters and not products."""
+    """6 x (parameters without the input embedding) + 6 s a d a layer; norms are parameters and not
+    products.
+    """
     llama = presets.load("llama-3.1-8b")
     h, a, k, d, f, v, s = 4096, 32, 8, 128, 14336, 128256, 8192
     layer = 2 * h * d * (2 * a + 2 * k) + 6 * h * f + 2 * s * a * d
@@ -221,7 +248,8 @@ def test_backward_flops_are_twice_forward_and_recompute_once_more() -> None:
 @pytest.mark.parametrize("name", BLOCKS)
 @pytest.mark.parametrize(("tp", "cp"), [(2, 1), (4, 1), (8, 1), (1, 2), (1, 4), (4, 2)])
 def test_ranks_add_up_to_the_whole(name: str, tp: int, cp: int) -> None:
-    """tp x cp ranks do the whole layer's FLOPs, no more; Mamba-1's dt input (rank + 2 N wide) is the exception.
+    """tp x cp ranks do the whole layer's FLOPs, no more; Mamba-1's dt input (rank + 2 N wide) is the
+    exception.
 
     Key/value heads and state groups are at least tp here, so nothing is computed twice.
     """
@@ -294,7 +322,7 @@ def test_tensor_parallel_alone_divides_24_of_34() -> None:
 
 
 def test_experts_keep_a_copy_for_each_of_top_k() -> None:
-    """An expert block keeps K copies of (2 h in, 6 f_e) a token beside attention, router and shared expert."""
+    """An expert block keeps K copies of (2 h in, 6 f_e) a token, and router and shared expert."""
     h, a, k, d, top, fe, shared, experts = 2048, 32, 4, 128, 8, 768, 1024, 128
     attention = 4 * h + 4 * (a + k) * d + 4 * a
     # Norm input and output, router's fp32 logits and probabilities, the routed copies, the shared expert.
@@ -393,11 +421,17 @@ def test_degree_one_sends_nothing() -> None:
 
 
 def test_ring_hides_behind_its_own_blocks() -> None:
-    """At 4096 tokens a rank and a key/value head in four, compute covers the send but a tenth of it."""
-    ring = cost("llama", cp=8, tp=1)
-    spread = cost("llama", cp=8, said=words(cp_method="all-to-all"))
-    assert 0 < ring.cp_forward
-    assert 0 < spread.cp_forward
+    """Long pieces cover the sending of keys and values but for a tenth of it, short ones do not."""
+    strategy = Strategy(dp=8, cp=8)
+    reach = spans(CLUSTER, strategy)
+    shares = []
+    for seq_len in (512, 65536):
+        listed = operations(LLAMA, model("llama"), shape_of(seq_len, 1, 1, 8, 1, 1), words())
+        (ring,) = [op for op in listed if isinstance(op, Message) and op.axis == "cp"]
+        whole = message_seconds(ring, reach, CLUSTER.chip, PROFILE)
+        shares.append(float(exposed(ring, reach, CLUSTER.chip, PROFILE, frozenset()) / whole))
+    assert shares[0] > 0.5
+    assert shares[1] == pytest.approx(0.1)
 
 
 def test_host_time_is_a_floor_with_a_soft_corner() -> None:
@@ -417,7 +451,9 @@ def test_head_counts_its_projection_and_holds_its_logits() -> None:
     shape = shape_of(S, B, tp, 1, 1, 1)
     listed = ends.head(h, v, shape, words())
     assert products(listed) == 2 * T * h * v / tp
-    per_logit = {said: float(ends.logit_bytes(v, shape, said)) / (T * v / tp) for said in ("whole", "fused", "chunked")}  # type: ignore[arg-type]
+    per_logit = {
+        said: float(ends.logit_bytes(v, shape, said)) / (T * v / tp) for said in ("whole", "fused", "chunked")
+    }  # type: ignore[arg-type]
     assert per_logit["whole"] > per_logit["fused"] > per_logit["chunked"]
     assert 7 <= per_logit["whole"] <= 10  # measured on the last stage of dense runs
 

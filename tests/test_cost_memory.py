@@ -46,7 +46,9 @@ def habit(profile: Profile = PROFILE, **changed: Any) -> Profile:
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_sharded_state_sums_to_the_whole(model: Model, group: int, zero: int) -> None:
     """Each copy of the state: bytes a rank x ranks of the group = bytes a parameter x parameters."""
-    found = held(model, zero=zero, zero_group=group, recompute="full", profile=habit(step_bytes=0.0)).memory_bytes
+    found = held(
+        model, zero=zero, zero_group=group, recompute="full", profile=habit(step_bytes=0.0)
+    ).memory_bytes
     habits = PROFILE.framework
     whole = total_params(model) - model.d_model  # the final norm stands on no stage
     copies = {"optimizer": zero >= 1, "grads": zero >= 2, "params": zero >= 3}
@@ -56,13 +58,17 @@ def test_sharded_state_sums_to_the_whole(model: Model, group: int, zero: int) ->
 
 
 def test_experts_shard_over_their_own_copies() -> None:
-    """ep divides expert weights; their optimizer state then shards over the dp / ep ranks with the same ones."""
+    """ep divides expert weights; their optimizer state then shards over the dp / ep ranks with the same
+    ones.
+    """
     profile = habit(step_bytes=0.0)
     count = layer_params(SPARSE)
     dense = total_params(SPARSE) - SPARSE.d_model - count.expert
     for ep in (1, 4, 64):
         found = held(SPARSE, ep=ep, profile=profile).memory_bytes
-        assert found["params"] == pytest.approx(PROFILE.framework.weight_bytes * (dense + count.expert / ep), rel=1e-4)
+        assert found["params"] == pytest.approx(
+            PROFILE.framework.weight_bytes * (dense + count.expert / ep), rel=1e-4
+        )
         state = PROFILE.framework.optimizer_bytes * (dense / 64 + count.expert / ep / (64 / ep))
         assert found["optimizer"] == pytest.approx(state, rel=1e-4)
 
@@ -70,7 +76,9 @@ def test_experts_shard_over_their_own_copies() -> None:
 def test_tensor_and_pipeline_parallel_divide_parameters() -> None:
     whole = held(zero=0).memory_bytes["params"]
     for tp in (2, 8):
-        assert held(zero=0, tp=tp).memory_bytes["params"] == pytest.approx(whole / tp, rel=1e-3)  # norms are not divided
+        assert held(zero=0, tp=tp).memory_bytes["params"] == pytest.approx(
+            whole / tp, rel=1e-3
+        )  # norms are not divided
     per_stage = stages(LLAMA, H100, WORK, Strategy(dp=16, pp=4), PROFILE, 1)
     total = float((per_stage.dense * per_stage.multiplicity).sum())
     assert total == pytest.approx(total_params(LLAMA) - LLAMA.d_model)
@@ -121,7 +129,10 @@ def test_zero_does_not_divide_activations() -> None:
 @pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "gpipe"])
 def test_microbatches_in_flight_multiply_activations(schedule: str) -> None:
     vpp = 2 if schedule == "interleaved-1f1b" else 1
-    flat = [held(work=Work(8192, b), pp=4, vpp=vpp, schedule=schedule).memory_bytes["activations"] for b in (128, 512)]
+    flat = [
+        held(work=Work(8192, b), pp=4, vpp=vpp, schedule=schedule).memory_bytes["activations"]
+        for b in (128, 512)
+    ]
     if schedule == "gpipe":
         assert flat[1] > 3 * flat[0]
     else:
@@ -150,7 +161,7 @@ def test_chunked_losses_hold_no_whole_logits() -> None:
 
 
 def test_low_precision_shrinks_no_weights() -> None:
-    """fp8 is not smaller: 16-bit weights stay beside what is quantised, so parameters take as much or more."""
+    """fp8 is not smaller: 16-bit weights stay beside what is quantised, so no state shrinks."""
     for framework in ("megatron-core", "torchtitan"):
         profile = load(framework, H100.chip)
         zero = profile.framework.default_zero
@@ -161,7 +172,9 @@ def test_low_precision_shrinks_no_weights() -> None:
 
 
 def test_the_step_of_unfused_optimizers_peaks_where_activations_are_few() -> None:
-    """A multi-tensor Adam makes one more copy of the shard: five copies and not four, once it outgrows activations."""
+    """A multi-tensor Adam makes one more copy of the shard: five copies and not four, once it outgrows
+    activations.
+    """
     profile = load("torchtitan", H100.chip)
     assert profile.framework.step_bytes > 0
     short = Work(128, 64)
@@ -183,7 +196,9 @@ def test_offloading_frees_what_it_moves_and_costs_no_less_time() -> None:
 
 
 def test_gathered_weights_are_those_of_two_layers() -> None:
-    """ZeRO-3 holds this layer's and the next one's whole weights, not the model's; without it nothing is gathered."""
+    """ZeRO-3 holds this layer's and the next one's whole weights, not the model's; without it nothing is
+    gathered.
+    """
     assert held(zero=1).memory_bytes["communication"] == 0
     gathered = held(zero=3).memory_bytes["communication"]
     layer = layer_params(LLAMA).total / 32
@@ -192,13 +207,21 @@ def test_gathered_weights_are_those_of_two_layers() -> None:
 
 
 def test_allocator_slack_gives_way_to_need() -> None:
-    """Where room is short the slack falls to what fragmentation needs; it never pushes a peak over the room."""
-    roomy = evaluate(LLAMA, replace(H100, usable_bytes=1e15), WORK, Strategy(dp=64, zero=1, zero_group=64), PROFILE)
+    """Where room is short the slack falls to what fragmentation needs; it never pushes a peak over the
+    room.
+    """
+    roomy = evaluate(
+        LLAMA, replace(H100, usable_bytes=1e15), WORK, Strategy(dp=64, zero=1, zero_group=64), PROFILE
+    )
     used = roomy.peak_bytes - roomy.memory_bytes["allocator"]
-    tight = evaluate(LLAMA, replace(H100, usable_bytes=used), WORK, Strategy(dp=64, zero=1, zero_group=64), PROFILE)
+    tight = evaluate(
+        LLAMA, replace(H100, usable_bytes=used), WORK, Strategy(dp=64, zero=1, zero_group=64), PROFILE
+    )
     assert tight.memory_bytes["allocator"] < roomy.memory_bytes["allocator"]
     middle = used + 0.7 * roomy.memory_bytes["allocator"]
-    found = evaluate(LLAMA, replace(H100, usable_bytes=middle), WORK, Strategy(dp=64, zero=1, zero_group=64), PROFILE)
+    found = evaluate(
+        LLAMA, replace(H100, usable_bytes=middle), WORK, Strategy(dp=64, zero=1, zero_group=64), PROFILE
+    )
     assert found.peak_bytes <= middle * (1 + 1e-12)
     assert found.fits
 

@@ -74,7 +74,9 @@ def with_numbers(profile: Profile, **values: float) -> Profile:
 sizes = st.integers(1, 40_000)
 
 
-@given(m=sizes, k=sizes, n=sizes, groups=st.integers(1, 300), units=st.sampled_from([0, 80, 108, 132, 148, 304]))
+@given(
+    m=sizes, k=sizes, n=sizes, groups=st.integers(1, 300), units=st.sampled_from([0, 80, 108, 132, 148, 304])
+)
 @settings(max_examples=300, deadline=None)
 def test_efficiency_is_a_share(m: int, k: int, n: int, groups: int, units: int) -> None:
     assert 0.0 < float(matmul_efficiency(m, k, n, groups, units)) <= 1.0
@@ -82,7 +84,9 @@ def test_efficiency_is_a_share(m: int, k: int, n: int, groups: int, units: int) 
 
 @given(st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=8), st.sampled_from([0, 132]))
 @settings(max_examples=60, deadline=None)
-def test_efficiency_of_arrays_is_that_of_their_elements(shapes: list[tuple[int, int, int]], units: int) -> None:
+def test_efficiency_of_arrays_is_that_of_their_elements(
+    shapes: list[tuple[int, int, int]], units: int
+) -> None:
     m, k, n = (np.array(side, float) for side in zip(*shapes))
     together = matmul_efficiency(m, k, n, 1, units)
     alone = [float(matmul_efficiency(*shape, 1, units)) for shape in shapes]
@@ -114,7 +118,9 @@ def curve_errors() -> dict[tuple[str, int, int], Any]:
 
 
 def test_product_curves_within_a_tenth_at_the_median() -> None:
-    """Measured when written: median 9 %, ninetieth percentile 27 % (the slim 7168 x 2048 weight at m < 512)."""
+    """Measured when written: median 9 %, ninetieth percentile 27 % (the slim 7168 x 2048 weight at m <
+    512).
+    """
     errors = np.abs(np.concatenate(list(curve_errors().values())))
     assert np.median(errors) < 0.12
     assert np.quantile(errors, 0.9) < 0.32
@@ -127,7 +133,7 @@ def test_training_sized_products_within_a_fifth() -> None:
 
 
 def test_curves_rise_towards_large_batches() -> None:
-    for (name, n, k) in CURVES:
+    for name, n, k in CURVES:
         chip, profile = chips.load(name), unfitted(name)
         seconds = matmul_passes(Matmul("w", "mlp", ROWS, k, n), words(), chip, profile).forward
         share = ROWS * k * n / seconds
@@ -141,7 +147,9 @@ def test_curves_rise_towards_large_batches() -> None:
 def test_no_product_beats_peak_or_bandwidth(
     m: int, k: int, n: int, groups: int, chip: str, precision: str, matrix: float
 ) -> None:
-    """Whatever a calibration says (shares above 1 too), each pass takes FLOPs / peak and bytes / HBM at least."""
+    """Whatever a calibration says (shares above 1 too), each pass takes FLOPs / peak and bytes / HBM at
+    least.
+    """
     record = chips.load(chip)
     profile = with_numbers(profiles.load(None, record), matrix=matrix, memory=matrix)
     cost = matmul_passes(Matmul("w", "mlp", m, k, n, groups), words(precision), record, profile)
@@ -219,17 +227,28 @@ def test_cores_stay_below_the_peak(flops: float, width: int, share: float, chip:
 
 
 def test_narrow_heads_are_slower() -> None:
-    """Width 64 reaches three quarters of what 128 does (FlashAttention-2 and -3 papers); beyond 128 no more."""
+    """Width 64 reaches three quarters of what 128 does (FlashAttention-2 and -3 papers); beyond 128 no
+    more.
+    """
     record = chips.load("h100")
     profile = with_numbers(profiles.load(None, record), attention=0.5)
-    seconds = {w: core_passes(Core("c", "core_attn", 1e15, 2.5, w), record, profile).forward for w in (64, 128, 256)}
+    seconds = {
+        w: core_passes(Core("c", "core_attn", 1e15, 2.5, w), record, profile).forward for w in (64, 128, 256)
+    }
     assert seconds[128] / seconds[64] == pytest.approx(0.75)
     assert seconds[256] == seconds[128]
 
 
-@given(nbytes=st.floats(0, 1e15), traffic=st.floats(0.2, 10), memory=st.floats(0.05, 2), chip=st.sampled_from(CHIPS))
+@given(
+    nbytes=st.floats(0, 1e15),
+    traffic=st.floats(0.2, 10),
+    memory=st.floats(0.05, 2),
+    chip=st.sampled_from(CHIPS),
+)
 @settings(max_examples=100, deadline=None)
-def test_streams_are_linear_and_below_the_bandwidth(nbytes: float, traffic: float, memory: float, chip: str) -> None:
+def test_streams_are_linear_and_below_the_bandwidth(
+    nbytes: float, traffic: float, memory: float, chip: str
+) -> None:
     record = chips.load(chip)
     profile = with_numbers(profiles.load(None, record), traffic=traffic, memory=memory)
     once = stream_seconds(nbytes, record, profile)

@@ -38,7 +38,9 @@ def one_forward_one_backward(rank: int, p: int, v: int, m: int) -> list[Pass]:
 
 
 def interleaved(rank: int, p: int, v: int, m: int) -> list[Pass]:
-    """Groups of p microbatches run through chunk 0, then the same p through chunk 1, ... (m a multiple of p)."""
+    """Groups of p microbatches run through chunk 0, then the same p through chunk 1, ... (m a multiple of
+    p).
+    """
     forward = [(i, c) for first in range(0, m, p) for c in range(v) for i in range(first, first + p)]
     backward = [(i, v - 1 - c) for i, c in forward]
     warm = min(m * v, 2 * (p - rank - 1) + (v - 1) * p)
@@ -104,7 +106,9 @@ def test_in_flight_is_that_of_the_simulation(word: str, p: int, v: int, m: int) 
 def test_rank_0_of_interleaved_holds_more_than_1f1b() -> None:
     """1 + (p - 1) / (p v) times as much (Narayanan et al. 2021)."""
     p, v, m = 8, 4, 64
-    plain, chunked = (float(schedule.load(w).in_flight(0, p, n, m)) for w, n in (("1f1b", 1), ("interleaved-1f1b", v)))
+    plain, chunked = (
+        float(schedule.load(w).in_flight(0, p, n, m)) for w, n in (("1f1b", 1), ("interleaved-1f1b", v))
+    )
     assert chunked / plain == pytest.approx(1 + (p - 1) / (p * v))
 
 
@@ -131,7 +135,9 @@ def test_names_are_words_of_the_strategy() -> None:
 TOY = Model("toy", 2048, 256, (Block(Attention(16, 16, 128), Mlp(8192)),), (0,) * 128)
 
 
-@pytest.mark.parametrize(("word", "v"), [("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 4)])
+@pytest.mark.parametrize(
+    ("word", "v"), [("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 4)]
+)
 @pytest.mark.parametrize("m", [8, 16, 64])
 def test_steps_stretch_as_the_simulation_does(word: str, v: int, m: int) -> None:
     """(bubble + busy) / busy of a whole step equals the simulated ratio, whatever a stage takes."""
@@ -141,7 +147,7 @@ def test_steps_stretch_as_the_simulation_does(word: str, v: int, m: int) -> None
     found = evaluate(TOY, cluster, Work(4096, m), strategy, profile)
     busy = found.step_time_s - found.time_s["bubble"] - found.time_s["optimizer"] - found.time_s["dp"]
     seconds, _ = simulate(word, 8, v, m)
-    # The head of 256 words (a fifth of a layer, beside 16) makes the last stage a little longer than the rest.
+    # The head of 256 words (a fifth of a layer, beside 16) makes the last stage a little longer.
     assert found.time_s["bubble"] / busy == pytest.approx(seconds / (m * (F + B)) - 1, rel=0.03)
 
 

@@ -34,7 +34,14 @@ CASES: dict[str, tuple[str, str, Work, str]] = {
     "hybrid": ("nemotron-h-8b", "128xb200", Work(8192, 256, "mxfp8"), "megatron-core"),
 }
 WORDS = [
-    dict(sp=sp, zero=zero, recompute=recompute, schedule=schedule, cp_method=method, dispatcher=dispatcher)
+    {
+        "sp": sp,
+        "zero": zero,
+        "recompute": recompute,
+        "schedule": schedule,
+        "cp_method": method,
+        "dispatcher": dispatcher,
+    }
     for (sp, zero, recompute), (schedule, method, dispatcher) in zip(
         product((True, False), (0, 1, 2, 3), ("none", "full", "selective:norm+core_attn", "layers:2")),
         [
@@ -47,12 +54,16 @@ WORDS = [
 ]
 
 
-def legal(model: Model, cluster: Cluster, work: Work, words: dict[str, Any], rng: np.random.Generator) -> Strategy:
+def legal(
+    model: Model, cluster: Cluster, work: Work, words: dict[str, Any], rng: np.random.Generator
+) -> Strategy:
     """Up to a dozen random legal strategies under the words, as arrays."""
     n = 3000
     powers = {a: 2 ** rng.integers(0, most, n) for a, most in
               (("tp", 4), ("pp", 5), ("cp", 3), ("ep", 7), ("etp", 2), ("microbatch_size", 3))}  # fmt: skip
-    powers["vpp"] = rng.choice([2, 3, 4, 5], n) if words["schedule"] == "interleaved-1f1b" else np.ones(n, int)
+    powers["vpp"] = (
+        rng.choice([2, 3, 4, 5], n) if words["schedule"] == "interleaved-1f1b" else np.ones(n, int)
+    )
     dp = np.maximum(cluster.n_chips // (powers["tp"] * powers["pp"] * powers["cp"]), 1)
     group = np.maximum(dp * powers["cp"] // 2 ** rng.integers(0, 3, n), 1)
     drawn = Strategy(dp=dp, zero_group=group, **powers, **words)
@@ -110,9 +121,12 @@ def test_many_candidates_take_the_shared_table_and_agree() -> None:
     work, profile = Work(8192, 256), load("megatron-core", H100.chip)
     tp, pp = (x.ravel() for x in np.meshgrid([1, 2, 4, 8], [1, 2, 4, 8]))
     many = Strategy(dp=np.tile(64 // (tp * pp), 4), tp=np.tile(tp, 4), pp=np.tile(pp, 4), sp=True, zero=1,
-                    zero_group=np.tile(64 // (tp * pp), 4), microbatch_size=np.repeat([1, 2, 1, 2], 16))  # fmt: skip
+                    zero_group=np.tile(64 // (tp * pp), 4),
+                    microbatch_size=np.repeat([1, 2, 1, 2], 16))  # fmt: skip
     whole = evaluate(LLAMA, H100, work, many, profile)
-    part = replace(many, **{f: getattr(many, f)[5:9] for f in ("dp", "tp", "pp", "zero_group", "microbatch_size")})
+    part = replace(
+        many, **{f: getattr(many, f)[5:9] for f in ("dp", "tp", "pp", "zero_group", "microbatch_size")}
+    )
     few = evaluate(LLAMA, H100, work, part, profile)
     np.testing.assert_allclose(whole.step_time_s[5:9], few.step_time_s, rtol=1e-13)
     np.testing.assert_allclose(whole.peak_bytes[5:9], few.peak_bytes, rtol=1e-13)
@@ -133,7 +147,9 @@ def test_shape_of_the_request_is_the_shape_of_the_answer(shape: tuple[int, ...])
 def test_lengths_and_batches_may_be_arrays() -> None:
     profile = load("megatron-core", H100.chip)
     strategy = Strategy(dp=64, zero=1, zero_group=64)
-    found = evaluate(LLAMA, H100, Work(np.array([2048, 4096, 8192]), np.array([512, 256, 128])), strategy, profile)
+    found = evaluate(
+        LLAMA, H100, Work(np.array([2048, 4096, 8192]), np.array([512, 256, 128])), strategy, profile
+    )
     for i, (s, b) in enumerate([(2048, 512), (4096, 256), (8192, 128)]):
         alone = evaluate(LLAMA, H100, Work(s, b), strategy, profile)
         assert found.step_time_s[i] == pytest.approx(alone.step_time_s, rel=1e-12)
@@ -145,7 +161,9 @@ def test_recompute_seconds_lie_within_compute(recompute: str) -> None:
     profile = load("megatron-core", H100.chip)
 
     def found(word: str) -> Evaluation:
-        return evaluate(LLAMA, H100, Work(8192, 128), Strategy(dp=64, zero=1, zero_group=64, recompute=word), profile)
+        return evaluate(
+            LLAMA, H100, Work(8192, 128), Strategy(dp=64, zero=1, zero_group=64, recompute=word), profile
+        )
 
     plain, again = found("none"), found(recompute)
     assert again.time_s["compute"] - again.recompute_s == pytest.approx(plain.time_s["compute"], rel=1e-12)
@@ -155,7 +173,9 @@ def test_recompute_seconds_lie_within_compute(recompute: str) -> None:
 
 
 def test_flops_of_a_step() -> None:
-    """All chips' hardware FLOPs: model FLOPs, half a flash core's forward more, and under full recompute a forward."""
+    """All chips' hardware FLOPs: model FLOPs, half a flash core's forward more, and under full recompute a
+    forward.
+    """
     work = Work(8192, 128)
     profile = load("megatron-core", H100.chip)
     for degrees in ({"dp": 64}, {"dp": 8, "tp": 8, "sp": True}, {"dp": 16, "pp": 4}, {"dp": 16, "cp": 4}):
@@ -165,7 +185,9 @@ def test_flops_of_a_step() -> None:
         assert found.hardware_flops == pytest.approx(found.model_flops + 0.5 * core, rel=1e-3)
         full = evaluate(LLAMA, H100, work, replace(strategy, recompute="full"), profile)
         head = 2 * 4096 * 128256 * work.tokens_per_step
-        assert full.hardware_flops - found.hardware_flops == pytest.approx(found.model_flops / 3 - head, rel=1e-3)
+        assert full.hardware_flops - found.hardware_flops == pytest.approx(
+            found.model_flops / 3 - head, rel=1e-3
+        )
         assert found.model_flops == model_flops(LLAMA, 8192) * work.tokens_per_step
 
 
@@ -191,7 +213,9 @@ def test_the_tree_says_what_the_numbers_say(case: str) -> None:
     name, place, work, framework = CASES[case]
     model, cluster = presets.load(name), parse(place)
     profile = load(framework, cluster.chip)
-    strategy = Strategy(dp=cluster.n_chips // 16, tp=4, sp=True, pp=4, zero=1, zero_group=cluster.n_chips // 16)
+    strategy = Strategy(
+        dp=cluster.n_chips // 16, tp=4, sp=True, pp=4, zero=1, zero_group=cluster.n_chips // 16
+    )
     found = evaluate(model, cluster, work, strategy, profile, detail=True)
     plain = evaluate(model, cluster, work, strategy, profile)
     assert plain.terms is None
@@ -203,7 +227,9 @@ def test_the_tree_says_what_the_numbers_say(case: str) -> None:
     assert nodes["step.memory"].value == found.peak_bytes
     for _, node in found.terms.walk():
         if node.combine == "sum" and node.children:
-            assert sum(c.value for c in node.children) == pytest.approx(node.value, rel=1e-9, abs=1e-12), node.name
+            assert sum(c.value for c in node.children) == pytest.approx(node.value, rel=1e-9, abs=1e-12), (
+                node.name
+            )
     for key in TIME_KEYS:
         assert nodes[f"step.time.{key}"].value == found.time_s[key]
         assert nodes[f"step.time.{key}"].formula
@@ -219,7 +245,11 @@ def test_listed_layers_are_kept() -> None:
     base = Strategy(dp=16, pp=4, zero=1, zero_group=16)
 
     def seconds(layers: tuple[int, ...] | None) -> float:
-        return float(evaluate(LLAMA, H100, Work(8192, 256), replace(base, layers_per_stage=layers), profile).step_time_s)
+        return float(
+            evaluate(
+                LLAMA, H100, Work(8192, 256), replace(base, layers_per_stage=layers), profile
+            ).step_time_s
+        )
 
     even, uneven = seconds((8, 8, 8, 8)), seconds((4, 4, 4, 20))
     assert seconds(None) <= even * (1 + 1e-9)

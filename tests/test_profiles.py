@@ -38,7 +38,9 @@ def test_the_shipped_file_is_what_is_loaded() -> None:
     assert NUMBERS["framework"]
 
 
-@pytest.mark.parametrize(("table", "allowed"), [("framework", profiles.FRAMEWORK_KINDS), ("chip", profiles.CHIP_KINDS)])
+@pytest.mark.parametrize(
+    ("table", "allowed"), [("framework", profiles.FRAMEWORK_KINDS), ("chip", profiles.CHIP_KINDS)]
+)
 def test_at_most_six_kinds(table: str, allowed: tuple[str, ...]) -> None:
     assert len(allowed) <= 6
     for entry, kinds in NUMBERS[table].items():
@@ -188,7 +190,14 @@ def test_a_generation_multiplies_onto_the_one_it_descends_from() -> None:
 
 
 def entry(value: float, **changed: Any) -> dict[str, Any]:
-    return {"value": value, "provenance": "fitted", "n_runs": 3, "n_sources": 2, "source": "a test", **changed}
+    return {
+        "value": value,
+        "provenance": "fitted",
+        "n_runs": 3,
+        "n_sources": 2,
+        "source": "a test",
+        **changed,
+    }
 
 
 def test_a_chip_multiplies_onto_the_family_it_derives_from() -> None:
@@ -196,7 +205,9 @@ def test_a_chip_multiplies_onto_the_family_it_derives_from() -> None:
     derived = next(c for c in chips.table().values() if c.derives_from)
     bare = profiles.load(None, derived, numbers=numbers)["memory"]
     table = {derived.derives_from: {"memory": entry(0.9)}, derived.family: {"memory": entry(0.95)}}
-    assert profiles.load(None, derived, numbers={**numbers, "chip": table})["memory"] == pytest.approx(0.855 * bare)
+    assert profiles.load(None, derived, numbers={**numbers, "chip": table})["memory"] == pytest.approx(
+        0.855 * bare
+    )
 
 
 def test_a_pair_touches_its_pair_alone() -> None:
@@ -211,12 +222,15 @@ def test_a_pair_touches_its_pair_alone() -> None:
 def test_the_record_of_a_product_is_its_weakest() -> None:
     """Runs and sources behind a composed number are those of the factor with the fewest."""
     numbers: dict[str, Any] = {
-        **NUMBERS, "fitted_base": {}, "pair": {}, "chip": {"h100": {"matrix": entry(1.0, n_runs=50, n_sources=9)}},
+        **NUMBERS, "fitted_base": {}, "pair": {},
+        "chip": {"h100": {"matrix": entry(1.0, n_runs=50, n_sources=9)}},
         "framework": {"torchtitan@2025": {"matrix": entry(1.0)}},
     }  # fmt: skip
     found = profiles.load("torchtitan", H100, numbers=numbers).numbers["matrix"]
     assert (found.provenance, found.n_runs, found.n_sources) == ("fitted", 3, 2)
-    bare = profiles.load("torchtitan", H100, numbers={**numbers, "chip": {}, "framework": {}}).numbers["matrix"]
+    bare = profiles.load("torchtitan", H100, numbers={**numbers, "chip": {}, "framework": {}}).numbers[
+        "matrix"
+    ]
     assert bare.provenance in ("measured", "assumed")
     assert (bare.n_runs, bare.n_sources) == (0, 0)
 
