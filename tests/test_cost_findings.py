@@ -294,7 +294,8 @@ def test_global_batch_dominates() -> None:
     """Finding 13. BLOOM at batch 512, 1024, 2048: from 113 to 152 TFLOP/s."""
     rates = [
         Run(BLOOM, "384xa100", 2048, batch, framework="megatron-deepspeed",
-            cluster={"scale_out_gbits_s": 100}, tp=4, pp=12, microbatch_size=2).hardware_tflops for batch in (512, 1024, 2048)
+            cluster={"scale_out_gbits_s": 100}, tp=4, pp=12, microbatch_size=2).hardware_tflops
+        for batch in (512, 1024, 2048)
     ]  # fmt: skip
     assert rates[0] < rates[1] < rates[2]
     assert close(rates[2] / rates[0], 152 / 113)

@@ -118,12 +118,10 @@ def curve_errors() -> dict[tuple[str, int, int], Any]:
 
 
 def test_product_curves_within_a_tenth_at_the_median() -> None:
-    """Measured when written: median 9 %, ninetieth percentile 27 % (the slim 7168 x 2048 weight at m <
-    512).
-    """
+    """Found when written: median 10 %, ninetieth percentile 30 % (7168 x 2048 below 512 rows)."""
     errors = np.abs(np.concatenate(list(curve_errors().values())))
     assert np.median(errors) < 0.12
-    assert np.quantile(errors, 0.9) < 0.32
+    assert np.quantile(errors, 0.9) < 0.33
 
 
 def test_training_sized_products_within_a_fifth() -> None:
