@@ -219,8 +219,9 @@ def test_products_are_twice_the_parameters(name: str) -> None:
     Norms, biases, convolutions and decay vectors are parameters and no products: below 0.5 % of a layer, in
     small state-space models up to 2 %. A tied or shared block has its products where it is used.
     """
-    preset = presets.load(name)
-    blocks = [*preset.blocks] + ([preset.shared_block] if preset.shared_block else [])
+    given = presets.load(name)
+    preset = replace(given, shared_block=None, shared_at=())
+    blocks = [*given.blocks] + ([given.shared_block] if given.shared_block else [])
     for block in blocks:
         assert block.mixer is None or isinstance(block.mixer, KNOWN_MIXERS)
         listed = operations(block, preset, shape_of(S, B, 1, 1, 1, 1), words())
@@ -228,6 +229,22 @@ def test_products_are_twice_the_parameters(name: str) -> None:
         assert products(listed) <= by_parameters * (1 + 1e-9), block
         slack = 0.02 if isinstance(block.mixer, Mamba1 | Mamba2 | LinearAttention | ShortConv) else 0.005
         assert products(listed) >= by_parameters * (1 - slack), block
+
+
+def test_a_shared_block_runs_at_each_of_its_uses() -> None:
+    """Zamba2: all layers of the pattern, and the shared block as often as it is used, its products counted."""
+    zamba = presets.load("zamba2-7b")
+    assert zamba.shared_block is not None
+    shape = shape_of(S, B, 1, 1, 1, 1)
+
+    def whole(one: Model) -> float:
+        return float(
+            sum(one.count(i) * flops(operations(b, one, shape, words())) for i, b in enumerate(one.blocks))
+        )
+
+    alone = replace(zamba, shared_block=None, shared_at=())
+    once = float(products(operations(zamba.shared_block, alone, shape, words())))
+    assert whole(zamba) - whole(alone) >= len(zamba.shared_at) * once * (1 - 1e-9)
 
 
 def test_backward_flops_are_twice_forward_and_recompute_once_more() -> None:
