@@ -231,22 +231,6 @@ def test_products_are_twice_the_parameters(name: str) -> None:
         assert products(listed) >= by_parameters * (1 - slack), block
 
 
-def test_a_shared_block_runs_at_each_of_its_uses() -> None:
-    """Zamba2: beside the layers of its pattern, the shared block's FLOPs as often as it is used."""
-    zamba = presets.load("zamba2-7b")
-    assert zamba.shared_block is not None
-    shape = shape_of(S, B, 1, 1, 1, 1)
-
-    def whole(one: Model) -> float:
-        return float(
-            sum(one.count(i) * flops(operations(b, one, shape, words())) for i, b in enumerate(one.blocks))
-        )
-
-    alone = replace(zamba, shared_block=None, shared_at=())
-    once = float(products(operations(zamba.shared_block, alone, shape, words())))
-    assert whole(zamba) - whole(alone) >= len(zamba.shared_at) * once * (1 - 1e-9)
-
-
 def test_backward_flops_are_twice_forward_and_recompute_once_more() -> None:
     plain, again = cost("llama"), cost("llama", "full", whole=True)
     core = sum(op.flops for op in ops("llama") if isinstance(op, Core))
@@ -467,7 +451,8 @@ def test_head_counts_its_projection_and_holds_its_logits() -> None:
     h, v, tp = 4096, 128256, 4
     shape = shape_of(S, B, tp, 1, 1, 1)
     listed = ends.head(h, v, shape, words())
-    assert products(listed) == 2 * T * h * v / tp
+    columns = v / tp  # a rank's share may be padded to whole tiles of 128
+    assert 2 * T * h * columns <= products(listed) < 2 * T * h * (columns + 128)
     per_logit = {
         said: float(ends.logit_bytes(v, shape, said)) / (T * v / tp) for said in ("whole", "fused", "chunked")
     }  # type: ignore[arg-type]

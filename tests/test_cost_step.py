@@ -208,6 +208,26 @@ def test_stages_hold_every_parameter(name: str) -> None:
         assert total == pytest.approx(whole + (tied if pp > 1 else 0), rel=1e-4), pp
 
 
+def test_a_shared_block_runs_at_each_of_its_uses() -> None:
+    """Zamba2: beside the layers of its pattern, the shared block's FLOPs as often as it is used.
+
+    Adapters and the output matrix of each use may be counted beside: up to a sixth more.
+    """
+    zamba = presets.load("zamba2-7b")
+    assert zamba.shared_block is not None
+    alone = replace(zamba, shared_block=None, shared_at=())
+    block = replace(alone, blocks=(zamba.shared_block,), pattern=(0,) * len(zamba.shared_at))
+
+    def flops(model: Model) -> float:
+        held = stages(model, H100, Work(4096, 64), Strategy(dp=64), load("megatron-core", H100.chip), 1)
+        return float(held.cost["flops_forward"].sum())
+
+    one, two = (flops(replace(alone, pattern=alone.pattern[:1] * n)) for n in (1, 2))
+    head = 2 * one - two
+    ratio = (flops(zamba) - flops(alone)) / (flops(block) - head)
+    assert 0.999 < ratio < 1.17
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_the_tree_says_what_the_numbers_say(case: str) -> None:
     name, place, work, framework = CASES[case]
