@@ -39,8 +39,8 @@ def traffic(
     and again backward and scatters gradients, every microbatch. Dense and expert parameters have groups of
     their own. **Source**: ZeRO (arXiv 1910.02054), section 7; FSDP paper.
     """
-    fast, slow = profile["scale_up"], profile["scale_out"]
     habits = profile.framework
+    fast, slow = profile["scale_up"], profile["scale_out"] * habits.network_share
     sent = min(habits.grad_bytes, habits.grad_sent_bytes)
     weight = gathered_bytes(precision, profile)
     zero: Any = 0.0

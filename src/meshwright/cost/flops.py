@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.layers.attention import attended
+from meshwright.cost.layers.attention import keys_seen
 from meshwright.model.params import block_params, head_params, mtp_blocks
 from meshwright.model.records import (
     Attention,
@@ -29,11 +29,11 @@ def mixing_flops(mixer: Mixer | None, seq_len: Any, *, causal: bool = True) -> A
     """
     half = 1.0 if causal else 2.0
     if isinstance(mixer, Attention):
-        keys = attended(seq_len, mixer.window, chunked=mixer.chunked)
+        keys = keys_seen(mixer, seq_len)
         return half * 2.0 * keys * mixer.n_heads * (mixer.head_dim + mixer.v_dim)
     if isinstance(mixer, LatentAttention):
         width = mixer.qk_nope_dim + mixer.qk_rope_dim + mixer.v_head_dim
-        return half * 2.0 * attended(seq_len, None) * mixer.n_heads * width
+        return half * 2.0 * keys_seen(mixer, seq_len) * mixer.n_heads * width
     if isinstance(mixer, Mamba2):
         return 7.0 * mixer.d_inner * mixer.d_state
     if isinstance(mixer, Mamba1):

@@ -212,8 +212,8 @@ def beyond(host: Any, device: Any) -> Any:
     (host^4 + device^4)^(1/4) - device: the longer of the two, with a soft corner where they are alike, since
     short kernels starve the device before the sums are equal.
     """
-    ratio = host / np.maximum(device, 1e-12)
-    return device * ((1.0 + np.minimum(ratio, 1e3) ** 4) ** 0.25 - 1.0)
+    longer = np.maximum(np.maximum(host, device), 1e-12)
+    return longer * ((host / longer) ** 4 + (device / longer) ** 4) ** 0.25 - device
 
 
 def shape_of(seq_len: Any, microbatch_size: Any, tp: Any, cp: Any, ep: Any, etp: Any) -> Shape:

@@ -10,10 +10,18 @@ import numpy.typing as npt
 
 from meshwright.cost.flops import split_weights
 from meshwright.cost.layer import FIELDS, NO_OFFLOAD, LayerCost, layer_cost, shape_of
-from meshwright.cost.layers import ends, operations
+from meshwright.cost.layers import ends, operations, shared_operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
 from meshwright.hardware.records import Cluster
-from meshwright.model.params import block_params, embedding_params, head_params, mtp_blocks, mtp_params
+from meshwright.model.params import (
+    block_params,
+    embedding_params,
+    final_params,
+    head_params,
+    mtp_blocks,
+    mtp_params,
+    shared_params,
+)
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import parse as parse_offload
@@ -116,7 +124,8 @@ def kind_rows(
         rows.append((name, plain, whole))
 
     for i, block in enumerate(model.blocks):
-        row(f"layer_{i}", operations(block, model, shape, words), recompute, layer=True)
+        ops = operations(block, model, shape, words) + shared_operations(model, shape, words)
+        row(f"layer_{i}", ops, recompute, layer=True)
     row("embedding", ends.embedding(model.d_model, shape, words), keep, layer=False)
     row("head", ends.head(model.d_model, model.vocab, shape, words), keep, layer=False)
     row("mtp", mtp_operations(model, shape, words) if model.mtp_layers else (), keep, layer=False)
@@ -141,13 +150,15 @@ def layer_table(rows: list[tuple[str, LayerCost, LayerCost]], share: Any) -> Arr
 def parameter_table(model: Model, tp: Any, ep: Any, etp: Any) -> tuple[Array, Array]:
     """Dense and expert parameters of each column of the split matrix on one rank, [..., kinds]."""
     dense, expert = [], []
+    shared = shared_params(model)
     for block in model.blocks:
         count = block_params(block, model)
-        dense.append(count.per_rank(tp, ep, etp) - count.expert / (ep * etp))
+        spread = shared.per_rank(tp) / model.n_layers  # a shared block's weights, evenly over the layers
+        dense.append(count.per_rank(tp, ep, etp) - count.expert / (ep * etp) + spread)
         expert.append(count.expert / (ep * etp))
     mtp = mtp_params(model) if model.mtp_layers else None
     head = head_params(model) or model.vocab * model.d_model
-    dense += [embedding_params(model) / tp, head / tp]
+    dense += [embedding_params(model) / tp, head / tp + final_params(model)]
     expert += [0.0 * tp, 0.0 * tp]
     dense.append(mtp.per_rank(tp, ep, etp) - mtp.expert / (ep * etp) if mtp else 0.0 * tp)
     expert.append(mtp.expert / (ep * etp) if mtp else 0.0 * tp)

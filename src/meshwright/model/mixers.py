@@ -72,6 +72,14 @@ def _attention(a: Attention, d_model: int) -> ParamCount:
     )
 
 
+def beside_params(mixer: Attention | LatentAttention, d_model: int) -> int:
+    """Parameters of sparse attention's indexer and compressor, which every tensor rank holds."""
+    if isinstance(mixer, LatentAttention):
+        return _latent_indexer(mixer, d_model)
+    d_in = d_model if mixer.d_in is None else mixer.d_in
+    return _compressor(mixer, d_in) + _indexer(mixer, d_in)
+
+
 def _compressor(a: Attention, d_in: int) -> int:
     """DeepSeek-V4: pools `compress_ratio` tokens by learned weights into one key/value entry.
 
@@ -108,12 +116,14 @@ def _latent_attention(a: LatentAttention, d: int) -> ParamCount:
     if a.q_lora_rank is not None:
         down += (d + 1) * a.q_lora_rank
     bias = a.kv_lora_rank + a.qk_rope_dim + (a.q_lora_rank or 0) + d if a.bias else 0
-    index = 0
-    if a.index_n_heads:
-        # Queries from the query factor, one key with a layernorm (scale and bias), a weight for each head.
-        heads, width = a.index_n_heads, a.index_head_dim
-        index = query_in * heads * width + (d + 2) * width + d * heads
-    return ParamCount(sharded=up + out, replicated=down + bias + index)
+    return ParamCount(sharded=up + out, replicated=down + bias + _latent_indexer(a, d))
+
+
+def _latent_indexer(a: LatentAttention, d: int) -> int:
+    """Queries from the query factor, one key with a layernorm (scale and bias), a weight for each head."""
+    query_in = d if a.q_lora_rank is None else a.q_lora_rank
+    heads, width = a.index_n_heads, a.index_head_dim
+    return query_in * heads * width + (d + 2) * width + d * heads if heads else 0
 
 
 def _mamba1(m: Mamba1, d: int) -> ParamCount:

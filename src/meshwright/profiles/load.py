@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.hardware.records import Chip
-from meshwright.profiles.records import Framework, Number, Profile
+from meshwright.profiles.records import MOST_OF_PEAK, Framework, Number, Profile
 
 # Which numbers a framework generation and a chip family may carry, six kinds each.
 FRAMEWORK_KINDS = ("matrix", "attention", "traffic", "tp_exposed", "dp_exposed", "host")
@@ -26,6 +26,9 @@ _NO_PRIOR = {
 
 # Share of an eager program's element-wise traffic that is left where a compiler fuses neighbouring passes.
 _COMPILED = {"value": 0.65, "provenance": "assumed", "source": "fusion halves most chains of such passes"}
+
+# Kinds that are a share of a data sheet's figure.
+SHARES = ("matrix", "memory", "attention", "scale_up", "scale_out")
 
 _ALIASES = {
     "megatron": "megatron-core", "nemo": "megatron-core", "megatron-bridge": "megatron-core",
@@ -152,6 +155,8 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
         value = 1.0
         for part in parts:
             value *= part["value"]
+        if kind in SHARES:
+            value = min(value, MOST_OF_PEAK)
         fitted = [p for p in parts if p["provenance"] == "fitted"]
         composed[kind] = Number(
             value,
@@ -160,6 +165,9 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
             min((int(p["n_sources"]) for p in fitted), default=0),
             "; ".join(dict.fromkeys(p.get("source", "") for p in parts if p.get("source"))),
         )
+    low = composed["low_precision"]
+    most = MOST_OF_PEAK / composed["matrix"].value
+    composed["low_precision"] = replace(low, value=min(low.value, most))
     return composed
 
 

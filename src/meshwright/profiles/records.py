@@ -8,6 +8,10 @@ from typing import Any, Literal
 Provenance = Literal["datasheet", "measured", "fitted", "assumed"]
 
 
+# Whatever numbers a profile composes, nothing passes this share of a data sheet.
+MOST_OF_PEAK = 0.97
+
+
 @dataclass(frozen=True, slots=True)
 class Number:
     """One fitted or assumed number and its record. `value` may be an array while it is being fitted."""
@@ -41,6 +45,7 @@ class Framework:
     gathers_quantised: bool  # weights travel in the precision of the products
     reshards: bool  # ZeRO-3: weights are dropped after forward and gathered again backward
     regathers_input: bool  # sequence parallel: gather the input again in backward (True) or keep it
+    network_share: float  # of the node's network cards that its data-parallel exchange keeps busy
     broadcast_s: float  # seconds for one owner to broadcast its shard of the weights; 0: one all-gather
     context_gib: float  # CUDA or runtime context, libraries, network buffers, workspaces
     fused_loss: bool  # the loss does not hold an fp32 copy of the logits

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.cost.layers import attention, latent, linear, mamba, mlp, moe
-from meshwright.cost.ops import Operation, Shape, Words
+from meshwright.cost.ops import Matmul, Operation, Shape, Words
+from meshwright.model.mixers import beside_params
 from meshwright.model.records import (
     Attention,
     Block,
@@ -11,6 +14,7 @@ from meshwright.model.records import (
     LinearAttention,
     Mamba1,
     Mamba2,
+    Mixer,
     Mlp,
     Model,
     Moe,
@@ -34,6 +38,29 @@ def operations(block: Block, model: Model, shape: Shape, words: Words) -> tuple[
     ops: tuple[Operation, ...] = ()
     if block.mixer is not None:
         ops += _MIXERS[type(block.mixer)](block.mixer, model.d_model, kernels, shape, words)  # type: ignore[operator]
+        ops += _beside(block.mixer, model.d_model, shape)
     if block.ffn is not None:
-        ops += _FEED_FORWARD[type(block.ffn)](block.ffn, model.d_model, kernels, shape, words)  # type: ignore[operator]
+        feed_forward = _FEED_FORWARD[type(block.ffn)]
+        ops += feed_forward(block.ffn, model.d_model, kernels, shape, words)  # type: ignore[operator]
     return ops
+
+
+def shared_operations(model: Model, shape: Shape, words: Words) -> tuple[Operation, ...]:
+    """A layer's share of the block that is used at several layers (Zamba2), as if it ran on so few tokens."""
+    if model.shared_block is None:
+        return ()
+    share = len(model.shared_at) / model.n_layers
+    part = replace(shape, tokens=shape.tokens * share, microbatch_size=shape.microbatch_size * share)
+    return operations(model.shared_block, model, part, words)
+
+
+def _beside(mixer: Mixer, d_model: int, shape: Shape) -> tuple[Operation, ...]:
+    """Sparse-attention indexer and compressor as one product of their parameters, on every tensor rank."""
+    if not isinstance(mixer, Attention | LatentAttention):
+        return ()
+    parameters = beside_params(mixer, d_model)
+    if not parameters:
+        return ()
+    return (
+        Matmul("indexer", "qkv", shape.tokens / shape.tp, d_model, parameters / d_model, quantised=False),
+    )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.cost.layers.parts import linear_in, linear_out, norm
+from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm
 from meshwright.cost.ops import Core, Matmul, Message, Operation, Shape, Stream, Words
-from meshwright.model.records import Attention
+from meshwright.model.records import Attention, LatentAttention
 from meshwright.strategy.records import Num
 
 
@@ -24,6 +24,32 @@ def attended(seq_len: Num, window: int | None, *, chunked: bool = False) -> Num:
     if chunked:
         return w / 2.0
     return w - w * w / (2.0 * seq_len)
+
+
+def keys_seen(mixer: Attention | LatentAttention, seq_len: Num) -> Num:
+    """Mean number of keys a query of `mixer` attends to: causal band, window, or what an indexer keeps.
+
+    With a compressor (DeepSeek-V4) the window of plain keys and one entry for every `compress_ratio` tokens,
+    the indexer's `index_topk` of them at most.
+    """
+    if isinstance(mixer, LatentAttention):
+        kept = mixer.index_topk or None
+        return attended(seq_len, kept)
+    plain = attended(seq_len, mixer.window, chunked=mixer.chunked)
+    if mixer.compress_ratio:
+        entries = seq_len / (2.0 * mixer.compress_ratio)
+        return plain + (np.minimum(entries, mixer.index_topk) if mixer.index_topk else entries)
+    return np.minimum(plain, attended(seq_len, mixer.index_topk)) if mixer.index_topk else plain
+
+
+def scoring(mixer: Attention | LatentAttention, shape: Shape) -> tuple[Operation, ...]:
+    """The indexer's scores: every query against every earlier key (or entry), on narrow heads."""
+    if not mixer.index_n_heads:
+        return ()
+    ratio = getattr(mixer, "compress_ratio", 0) or 1
+    seen = shape.seq_len / (2.0 * ratio)
+    flops = 2.0 * shape.tokens / shape.tp * seen * mixer.index_n_heads * mixer.index_head_dim
+    return (Core("index_scores", "core_attn", flops, 2.0, mixer.index_head_dim),)
 
 
 def core(
@@ -83,19 +109,42 @@ def operations(
     heads = block.n_heads / shape.tp
     kv_heads = np.maximum(block.n_kv_heads / shape.tp, 1.0)
     own = {"own": block.head_dim + block.v_dim, "shared": block.head_dim, "below": 0}[block.kv_from]
-    width = heads * block.head_dim + kv_heads * own
+    q_width = heads * block.head_dim
+    width = q_width + kv_heads * own
     gate = heads * block.v_dim if block.output_gate else 0.0
     qkv_bytes = 2.0 * tokens * width
     kv_bytes = 2.0 * tokens * kv_heads * (block.head_dim + block.v_dim)
     rope = 2.0 * 2.0 * tokens * (heads + kv_heads) * block.head_dim
     ops: list[Operation] = [
         *norm("norm", d_model, shape, words, norm_kernels),
-        *linear_in("qkv", "qkv", block.d_in or d_model, width + gate, shape, words),
+        *_projections(block, d_model, q_width, kv_heads * own, gate, shape, words),
         Stream("rope", "qkv", rope, rope, (2, 2), saved=qkv_bytes + 2.0 * tokens * gate),
     ]
     if block.qk_norm != "none":
         ops.append(Stream("qk_norm", "qkv", rope, 1.5 * rope, (2, 4), saved=rope / 2.0))
     ops += core(shape, words, block.n_heads, block.head_dim, block.v_dim,
-                attended(shape.seq_len, block.window, chunked=block.chunked), kv_bytes)  # fmt: skip
-    ops += linear_out("proj", "kept", heads * block.v_dim, d_model, shape, words)
+                keys_seen(block, shape.seq_len), kv_bytes)  # fmt: skip
+    ops += scoring(block, shape)
+    o_width = heads * block.v_dim
+    if block.o_lora_rank:  # groups of heads to a factor each, then the factors to the width
+        groups = block.o_groups / shape.tp
+        ops.append(Matmul("o_down", "kept", tokens, o_width / groups, block.o_lora_rank, groups))
+        o_width = groups * block.o_lora_rank
+    ops += linear_out("proj", "kept", o_width, d_model, shape, words)
     return tuple(ops)
+
+
+def _projections(
+    block: Attention, d_model: int, q_width: Num, kv_width: Num, gate: Num, shape: Shape, words: Words
+) -> tuple[Operation, ...]:
+    """Queries (through a factor where the model has one), keys, values and the output gate, from the norm."""
+    d_in = block.d_in or d_model
+    if block.q_lora_rank is None:
+        return linear_in("qkv", "qkv", d_in, q_width + kv_width + gate, shape, words)
+    rank, own = block.q_lora_rank, narrow(shape, words)
+    return (
+        *linear_in("kv", "qkv", d_in, kv_width, shape, words),
+        Matmul("q_down", "qkv", own, d_in, rank, saved=2.0 * own * rank),
+        Message("q_gather", "qkv", "tp", "all_gather", 2.0 * shape.tokens * rank, 1.0, 0.0),
+        Matmul("q_up", "qkv", shape.tokens, rank, q_width + gate),
+    )

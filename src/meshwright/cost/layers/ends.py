@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from meshwright.cost.layers.parts import narrow, norm
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words
 
@@ -18,7 +20,7 @@ def head(d_model: int, vocab: int, shape: Shape, words: Words) -> tuple[Operatio
     The projection stays in 16 bits. Unfused loss: logits written, cast to fp32, softmax and its gradient:
     about 22 bytes of traffic a logit; a fused loss about 8.
     """
-    columns = vocab / shape.tp
+    columns = np.ceil(vocab / (128.0 * shape.tp)) * 128.0  # padded, as programs do
     logits = shape.tokens * columns
     traffic = (12.0, 10.0) if words.loss == "whole" else (4.0, 4.0)
     whole = 2.0 * shape.tokens * d_model

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.cost.layers.attention import attended, core
+from meshwright.cost.layers.attention import core, keys_seen, scoring
 from meshwright.cost.layers.parts import linear_out, narrow, norm
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words, element_bytes
 from meshwright.model.records import LatentAttention
@@ -41,6 +41,7 @@ def operations(
     heads_bytes = 2.0 * tokens * heads * (2.0 * qk + block.v_head_dim)
     ops.append(Stream("rope", "mla_up", 2.0 * heads_bytes, 2.0 * heads_bytes, (6, 6), saved=heads_bytes))
     kv_bytes = 2.0 * tokens * heads * (qk + block.v_head_dim)
-    ops += core(shape, words, block.n_heads, qk, block.v_head_dim, attended(shape.seq_len, None), kv_bytes)
+    ops += core(shape, words, block.n_heads, qk, block.v_head_dim, keys_seen(block, shape.seq_len), kv_bytes)
+    ops += scoring(block, shape)
     ops += linear_out("proj", "kept", heads * block.v_head_dim, d_model, shape, words)
     return tuple(ops)

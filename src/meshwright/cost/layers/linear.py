@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.cost.layers.parts import linear_in, linear_out, norm
-from meshwright.cost.ops import Core, Message, Operation, Shape, Stream, Words
+from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm
+from meshwright.cost.ops import Core, Matmul, Message, Operation, Shape, Stream, Words
 from meshwright.model.records import LinearAttention, ShortConv
 
 _CHUNK = 64  # tokens a chunk of the delta-rule kernels (flash-linear-attention)
@@ -21,7 +21,18 @@ def operations(
     keys, values = block.n_k_heads * block.k_dim / tp, block.n_v_heads * block.v_dim / tp
     heads = block.n_v_heads / tp
     mixed = 2.0 * keys + values
-    width = mixed + values + 2.0 * heads
+    # Beside q, k and v: gated delta net an output gate and two scalars a head, lightning an output gate; KDA
+    # takes decay (a key channel) and gate (a value channel) through factors one head wide.
+    factors: tuple[Operation, ...] = ()
+    beside = {"gated_deltanet": values + 2.0 * heads, "lightning": values, "kda": heads}[block.kind]
+    width = mixed + beside
+    if block.kind == "kda":
+        own = narrow(shape, words)
+        factors = (
+            Matmul("factor_down", "kept", own, d_model, block.k_dim + block.v_dim),
+            Matmul("decay_up", "kept", tokens, block.k_dim, keys, saved=2.0 * tokens * keys),
+            Matmul("gate_up", "kept", tokens, block.v_dim, values, saved=2.0 * tokens * values),
+        )
     solve = 2.0 if block.kind != "lightning" else 1.0
     scan = (
         tokens
@@ -40,6 +51,7 @@ def operations(
     return (
         *norm("norm", d_model, shape, words, norm_kernels),
         *linear_in("in_proj", "kept", d_model, width, shape, words),
+        *factors,
         Stream("projected", "kept", 0.0, 0.0, (0, 0), saved=2.0 * tokens * width),
         *conv,
         Message("state", "ssm", "cp", "all_gather", boundary * shape.cp, 1.0, 1.0),

@@ -64,8 +64,7 @@ def mamba1_operations(
     inner = block.d_inner / tp
     select = block.dt_rank + 2 * block.d_state
     boundary = shape.microbatch_size * inner * (block.d_state + block.d_conv - 1) * 2.0
-    # Vector FLOPs at about 1/16 of the matrix peak, written as the bytes that take as long.
-    vector = 9.0 * tokens * inner * block.d_state
+    scan = 9.0 * tokens * inner * block.d_state
     return (
         *norm("norm", d_model, shape, words, norm_kernels),
         *linear_in("in_proj", "kept", d_model, 2.0 * inner, shape, words),
@@ -83,6 +82,6 @@ def mamba1_operations(
             (2, 3),
             saved=2.0 * tokens * inner,
         ),
-        Core("scan", "ssm", 8.0 * vector, 2.0, 64, saved=2.0 * tokens * inner),
+        Core("scan", "ssm", scan, 2.0, 64, saved=2.0 * tokens * inner, units=0.125),
         *linear_out("out_proj", "kept", inner, d_model, shape, words),
     )
