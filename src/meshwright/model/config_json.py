@@ -8,36 +8,15 @@ the family's class in `transformers` 5.24.0 takes them to mean.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from meshwright.errors import Diagnostic, InputError, did_you_mean
-from meshwright.model.readers import deepseek, dense, experts, gpt
 from meshwright.model.readers.fields import Fields, shown
+from meshwright.model.readers.registry import READERS, Reader
 from meshwright.model.records import Model
 
-Reader = Callable[[Fields, str], Model]
-
-READERS: Mapping[str, Reader] = MappingProxyType(
-    {
-        "bloom": gpt.bloom,
-        "deepseek_v2": deepseek.deepseek_v2,
-        "deepseek_v3": deepseek.deepseek_v3,
-        "deepseek_v32": deepseek.deepseek_v32,
-        "gpt2": gpt.gpt2,
-        "gpt_oss": experts.gpt_oss,
-        "kimi_k2": deepseek.deepseek_v3,
-        "llama": dense.llama,
-        "mistral": dense.mistral,
-        "mixtral": experts.mixtral,
-        "opt": gpt.opt,
-        "qwen2": dense.qwen2,
-        "qwen3": dense.qwen3,
-        "qwen3_moe": experts.qwen3_moe,
-    }
-)
 SUPPORTED: tuple[str, ...] = tuple(sorted(READERS))
 
 # A configuration is a few kilobytes; anything much larger is another kind of file.

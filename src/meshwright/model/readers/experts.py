@@ -55,15 +55,44 @@ def gpt_oss(f: Fields, name: str) -> Model:
     return model_of([near if w == "sliding_attention" else far for w in words], **common(f, name))
 
 
-def routed(f: Fields, *experts_keys: str, width_key: str) -> Moe:
+def routed(
+    f: Fields, *experts_keys: str, width_key: str, top_k_keys: tuple[str, ...] = ("num_experts_per_tok",)
+) -> Moe:
     """Routed experts without a shared one."""
     n_experts = f.integer(*experts_keys, most=MOST_EXPERTS)
-    top_k = f.integer("num_experts_per_tok", most=MOST_EXPERTS)
-    key = next((k for k in experts_keys if f.values.get(k) is not None), experts_keys[0])
+    top_k = f.integer(*top_k_keys, most=MOST_EXPERTS)
     f.rule(
         top_k <= n_experts,
-        f"num_experts_per_tok {top_k} is more than {key} {n_experts}",
-        "num_experts_per_tok",
+        f"{f.spelled(*top_k_keys)} {top_k} is more than {f.spelled(*experts_keys)} {n_experts}",
+        *top_k_keys,
         *experts_keys,
     )
     return Moe(n_experts, top_k, f.integer(width_key, most=MOST_WIDTH))
+
+
+def grouped(
+    f: Fields, moe: Moe, *, groups_keys: tuple[str, ...], experts_key: str, shared_default: int = 0
+) -> Moe:
+    """`moe` with routing limited to `topk_group` of its groups, and the shared experts beside it.
+
+    A file silent on shared experts has `shared_default`, one that says null has none.
+    """
+    keys = ("n_shared_experts", "num_shared_experts")
+    absent = 0 if any(k in f.values for k in keys) else shared_default
+    shared = f.integer(*keys, most=MOST_EXPERTS, least=0, default=absent)
+    groups = f.integer(*groups_keys, most=MOST_EXPERTS, default=1)
+    reach = f.integer("topk_group", most=MOST_EXPERTS, default=groups)
+    key = f.spelled(*groups_keys)
+    f.rule(
+        moe.n_experts % groups == 0,
+        f"{experts_key} {moe.n_experts} is not a multiple of {key} {groups}",
+        experts_key,
+        key,
+    )
+    f.rule(reach <= groups, f"topk_group {reach} is more than {key} {groups}", "topk_group", key)
+    return replace(moe, shared_d_ff=shared * moe.d_ff, n_groups=groups, topk_groups=reach)
+
+
+def multi_token(f: Fields, *keys: str) -> int:
+    """Multi-token-prediction layers that the file states under one of `keys`; none where it is silent."""
+    return f.integer(*keys, most=MOST_LAYERS, least=0, default=0)

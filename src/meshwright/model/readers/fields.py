@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 from meshwright.errors import Diagnostic, did_you_mean
@@ -16,6 +16,13 @@ MOST_HEADS = 1 << 14
 MOST_VOCAB = 1 << 24
 MOST_EXPERTS = 1 << 14
 MOST_POSITIONS = 1 << 30
+
+# Words for a layer's kind that older files use, and what newer ones write.
+_OLD_WORDS = {
+    "attention": "full_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+    "mamba": "linear_attention",
+}
 
 
 @final
@@ -38,6 +45,10 @@ class Fields:
         """A relation between `keys` that must hold, judged only where each of them could be read."""
         if not holds and not self.faulty.intersection(keys):
             self.fault("config-contradiction", message, *keys, hint=hint)
+
+    def spelled(self, *keys: str) -> str:
+        """The first of `keys` that this file uses; the first of all where it uses none."""
+        return next((k for k in keys if self.values.get(k) is not None), keys[0])
 
     def integer(self, *keys: str, most: int, least: int = 1, default: int | None = None) -> int:
         """A whole number from `least` to `most` under the first of `keys` present; null counts as absent.
@@ -83,6 +94,32 @@ class Fields:
             return default
         return value
 
+    def auto(self, key: str, *, most: int, otherwise: int) -> int:
+        """A whole number, or `otherwise` where the key is absent, null or says "auto"."""
+        if self.values.get(key) == "auto":
+            return otherwise
+        return self.integer(key, most=most, default=otherwise)
+
+    def part(self, key: str, *carried: str) -> Fields | None:
+        """The object under `key`, its faults noted among these; None where absent or null.
+
+        Of `carried` it takes over what it does not say itself.
+        """
+        value = self.values.get(key)
+        if value is None or key in self.faulty:
+            return None
+        if not isinstance(value, Mapping):
+            self.fault("config-type", f"{key} = {shown(value)} is {_kind(value)}, not an object", key)
+            return None
+        above = {k: self.values[k] for k in carried if k in self.values}
+        # Where the depth could not be read, the length of a list in the part is not judged either.
+        unread = self.faulty & {"num_hidden_layers"}
+        return Fields({**above, **value}, f"{self.where}: {key}", self.faults, unread)
+
+    def filled(self, **defaults: Any) -> Fields:
+        """The same configuration, with `defaults` for keys that it lacks."""
+        return replace(self, values={**defaults, **self.values})
+
     def unsupported(self, holds: bool, key: str, why: str) -> None:
         """A setting that can be read but asks for a structure that is not modelled."""
         if holds and key not in self.faulty:
@@ -96,6 +133,7 @@ class Fields:
         if not isinstance(value, list | tuple):
             self.fault("config-type", f"{key} = {shown(value)} is {_kind(value)}, not a list", key)
             return None
+        value = [_OLD_WORDS.get(w, w) if isinstance(w, str) and w not in allowed else w for w in value]
         odd = sorted({shown(w) for w in value if not (isinstance(w, str) and w in allowed)})
         if odd:
             self.fault(
@@ -112,21 +150,54 @@ class Fields:
         )
         return None if key in self.faulty else list(value)
 
-    def indices(self, key: str, length: int) -> frozenset[int]:
-        """A list of layer numbers below `length`; empty where absent or null."""
+    def letters(self, key: str, allowed: str, length: int | None) -> str | None:
+        """Text with one of the `allowed` letters for each of `length` layers; None where absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, str) or not value or set(value) - set(allowed):
+            message = f"{key} = {shown(value)} is not text of the letters {' '.join(allowed)}"
+            self.fault("config-word", message, key)
+        else:
+            self.rule(
+                length is None or len(value) == length,
+                f"{key} has {len(value)} layers, num_hidden_layers says {length}",
+                key,
+                "num_hidden_layers",
+            )
+        return None if key in self.faulty else str(value)
+
+    def switches(self, key: str, length: int) -> list[bool] | None:
+        """A list with 0 or 1 for each of `length` layers; None where absent or null."""
+        value = self.values.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, list | tuple) or not all(isinstance(i, int) and i in (0, 1) for i in value):
+            self.fault("config-type", f"{key} = {shown(value)} is not a list of 0 and 1", key)
+            return None
+        self.rule(
+            len(value) == length,
+            f"{key} lists {len(value)} layers, num_hidden_layers says {length}",
+            key,
+            "num_hidden_layers",
+        )
+        return None if key in self.faulty or len(value) != length else [bool(i) for i in value]
+
+    def indices(self, key: str, length: int, *, first: int = 0) -> frozenset[int]:
+        """A list of layers, the first of `length` numbered `first`, as numbers from 0; empty where absent."""
         value = self.values.get(key)
         if value is None:
             return frozenset()
         fine = isinstance(value, list | tuple) and all(
-            isinstance(i, int) and not isinstance(i, bool) and 0 <= i < length for i in value
+            isinstance(i, int) and not isinstance(i, bool) and first <= i < length + first for i in value
         )
         if not fine:
             if "num_hidden_layers" not in self.faulty:
-                self.fault(
-                    "config-type", f"{key} = {shown(value)} is not a list of layers 0 to {length - 1}", key
-                )
+                most = length - 1 + first
+                message = f"{key} = {shown(value)} is not a list of layers {first} to {most}"
+                self.fault("config-type", message, key)
             return frozenset()
-        return frozenset(value)
+        return frozenset(i - first for i in value)
 
     def _missing(self, keys: tuple[str, ...]) -> None:
         near = did_you_mean(keys[0], [k for k in self.values if isinstance(k, str)], n=1)

@@ -25,7 +25,7 @@ def gpt2(f: Fields, name: str) -> Model:
         name,
         width=width,
         heads=f.integer("n_head", "num_attention_heads", most=MOST_HEADS),
-        keys=(_spelled(f, "n_embd", "hidden_size"), _spelled(f, "n_head", "num_attention_heads")),
+        keys=(f.spelled("n_embd", "hidden_size"), f.spelled("n_head", "num_attention_heads")),
         d_ff=f.integer("n_inner", most=MOST_WIDTH, default=4 * width),
         layers=f.integer("n_layer", "num_hidden_layers", most=MOST_LAYERS),
         n_positions=f.integer("n_positions", "max_position_embeddings", most=MOST_POSITIONS),
@@ -67,17 +67,12 @@ def bloom(f: Fields, name: str) -> Model:
         name,
         width=width,
         heads=f.integer("n_head", "num_attention_heads", most=MOST_HEADS),
-        keys=(_spelled(f, "n_embed", "hidden_size"), _spelled(f, "n_head", "num_attention_heads")),
+        keys=(f.spelled("n_embed", "hidden_size"), f.spelled("n_head", "num_attention_heads")),
         d_ff=4 * width,
         layers=f.integer("n_layer", "num_hidden_layers", most=MOST_LAYERS),
         n_positions=0,
         embedding_norm=True,
     )
-
-
-def _spelled(f: Fields, *keys: str) -> str:
-    """The key of several spellings that this file uses."""
-    return next((k for k in keys if f.values.get(k) is not None), keys[0])
 
 
 def _decoder(
