@@ -102,7 +102,9 @@ def case(run: Run) -> Case | Skip | Miss:
         return Skip(run, "no batch")
     try:
         network = _network(run, chip, derived)
-        cluster = _cluster(chip, run.n_chips or 0, run.chips_per_node, network, stated.slices(run))
+        cluster = _cluster(
+            chip, run.n_chips or 0, run.chips_per_node, network, stated.slices(run), stated.links(run)
+        )
     except InputError as error:
         if any("scale_out_gbits_s" in d.message for d in error.diagnostics):
             return Skip(run, "no network figure", str(error))
@@ -147,13 +149,21 @@ def _network(run: Run, chip: Chip, derived: list[tuple[str, str]]) -> float | No
 
 @lru_cache(maxsize=4096)
 def _cluster(
-    chip: Chip, n_chips: int, chips_per_node: int | None, scale_out_gbits_s: float | None, n_slices: int
+    chip: Chip,
+    n_chips: int,
+    chips_per_node: int | None,
+    scale_out_gbits_s: float | None,
+    n_slices: int,
+    links: int | None = None,
 ) -> Cluster:
-    """The machine of a run; a node smaller than the data sheet's is a smaller domain where they are one."""
+    """The machine of a run; a node smaller than the data sheet's is a smaller domain where they are one, and
+    a board that wires fewer links than the chip has is so much slower."""
     overrides: dict[str, str | float] = {}
     domain = chip.scale_up_size or 0
     if chips_per_node and domain == chip.chips_per_node and chips_per_node < domain:
         overrides["scale_up_size"] = chips_per_node
+    if links and chip.links > links and chip.link_bytes_s:
+        overrides["scale_up_gbytes_s"] = links * chip.link_bytes_s / 1e9
     if scale_out_gbits_s:
         overrides["scale_out_gbits_s"] = scale_out_gbits_s
     if chip.is_tpu and n_slices > 1 and n_chips % n_slices == 0:

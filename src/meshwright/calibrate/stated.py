@@ -55,6 +55,12 @@ def slices(run: Run) -> int:
     return int(match.group(1)) if match else 1
 
 
+def links(run: Run) -> int | None:
+    """Fast links of a chip that the interconnect cell counts (`NVLink 4 inter-GPU connects`)."""
+    match = re.search(r"NVLink (\d+) inter-GPU connects", run.interconnect or "")
+    return int(match.group(1)) if match else None
+
+
 def sequence(run: Run, derived: list[tuple[str, str]]) -> int | None:
     """The sequence length that the program's page uses throughout, where its figures confirm it."""
     length = SEQUENCES.get(run.framework or "")
