@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from meshwright.model.readers import (
@@ -34,11 +35,18 @@ Reader = Callable[[Fields, str], Model]
 
 
 def text_of(reader: Reader) -> Reader:
-    """A reader of the text part of a model with several: `text_config`, or the file itself without one."""
+    """A reader of the text part of a model with several: `text_config`, or the file itself without one.
+
+    Whether the head is tied to the embedding is for the whole model to say, where it does.
+    """
 
     def read(f: Fields, name: str) -> Model:
-        inner = f.part("text_config", "tie_word_embeddings", "model_type")
-        return reader(f if inner is None else inner, name)
+        inner = f.part("text_config", "model_type")
+        if inner is None:
+            return reader(f, name)
+        tied = f.values.get("tie_word_embeddings")
+        values = inner.values if tied is None else {**inner.values, "tie_word_embeddings": tied}
+        return reader(replace(inner, values=values), name)
 
     return read
 
