@@ -1,6 +1,6 @@
-"""Pipeline schedules, one file each: the idle time they leave and the activations they hold.
+"""Pipeline schedules, one file each: the order of passes, the idle time it leaves, the activations it holds.
 
-`load(word)` finds the module of that name; adding a schedule adds a file.
+`load(word)` finds the module of that name; adding a schedule adds a file `the_<word>.py`.
 """
 
 from __future__ import annotations
@@ -9,28 +9,45 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
 
+from meshwright.cost.schedule.actions import Order, Route
 from meshwright.errors import Diagnostic, InputError
+
+_PREFIX = "the_"
 
 
 class Schedule(Protocol):
-    """What a schedule's file offers. All functions broadcast.
+    """What a schedule's file offers. `bubble` and `in_flight` broadcast; the other two take plain integers.
 
-    `bubble(forward, backward, weight, vpp)`: idle seconds of the slowest stage a step, from the summed
-    seconds of one microbatch on all *other* stages (`weight`: the weight-gradient part of backward).
+    `bubble(forward, backward, weight, vpp, pp, microbatches)`: idle seconds of the slowest stage a step, from
+    the summed seconds of one microbatch on all *other* stages (`weight`: the weight-gradient part of
+    backward). Left out, `pp` and `microbatches` mean a deep pipeline and many microbatches.
     `in_flight(rank, pp, vpp, microbatches)`: microbatches whose activations rank `rank` holds at its peak,
-    in whole-stage units. `P2P_EXPOSED`: share of each send that stands in the way of compute.
+    in units of everything that a rank computes for one microbatch.
+    `actions(pp, vpp, microbatches)`: the passes of each rank in order; raises InputError where the schedule
+    does not exist for these numbers. `route(pp, vpp, microbatch, microbatches)`: the (rank, chunk) pairs
+    that a microbatch runs through.
+    `P2P_EXPOSED`: share of each send that stands in the way of compute. `PARAMETERS_HELD`: stages' worth of
+    parameters that each rank holds.
     """
 
     P2P_EXPOSED: float
+    PARAMETERS_HELD: float
 
-    def bubble(self, forward: Any, backward: Any, weight: Any, vpp: Any) -> Any: ...
+    def bubble(
+        self, forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = ..., microbatches: Any = ...
+    ) -> Any: ...
 
     def in_flight(self, rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any: ...
+
+    def actions(self, pp: int, vpp: int, microbatches: int) -> Order: ...
+
+    def route(self, pp: int, vpp: int, microbatch: int, microbatches: int) -> Route: ...
 
 
 def names() -> tuple[str, ...]:
     """Every schedule there is a file for."""
-    return tuple(m.name.replace("_", "-").removeprefix("the-") for m in iter_modules(__path__))
+    files = (m.name for m in iter_modules(__path__) if m.name.startswith(_PREFIX))
+    return tuple(name.removeprefix(_PREFIX).replace("_", "-") for name in files)
 
 
 def load(word: str) -> Schedule:
@@ -40,4 +57,4 @@ def load(word: str) -> Schedule:
         raise InputError(
             Diagnostic("MW155", f"no schedule {word!r}", where="schedule", hint=f"one of {known}")
         )
-    return cast(Schedule, import_module(f"{__name__}.the_{word.replace('-', '_')}"))
+    return cast(Schedule, import_module(f"{__name__}.{_PREFIX}{word.replace('-', '_')}"))

@@ -9,10 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cost.schedule.actions import Action, Order, chunks_are, looping, require
+from meshwright.cost.schedule.alternating import alternate
+
 P2P_EXPOSED = 1.0  # sends and receives are waited for before the next pass
+PARAMETERS_HELD = 1.0
+route = looping
 
 
-def bubble(forward: Any, backward: Any, weight: Any, vpp: Any) -> Any:
+def bubble(
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None
+) -> Any:
     """(p - 1)(F + B)."""
     return forward + backward
 
@@ -20,3 +27,15 @@ def bubble(forward: Any, backward: Any, weight: Any, vpp: Any) -> Any:
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     """min(m, p - r)."""
     return np.minimum(microbatches, pp - rank)
+
+
+def actions(pp: int, vpp: int, microbatches: int) -> Order:
+    """p - r - 1 forwards, then pairs of a forward and a backward, then the backwards that are left.
+
+    >>> print(*actions(2, 1, 2)[0])
+    F0.0 F1.0 B0.0 B1.0
+    """
+    require("1f1b", pp, vpp, microbatches, chunks_are(1, vpp))
+    forward = [Action("F", 0, i) for i in range(microbatches)]
+    backward = [Action("B", 0, i) for i in range(microbatches)]
+    return tuple(alternate(forward, backward, pp - rank - 1) for rank in range(pp))

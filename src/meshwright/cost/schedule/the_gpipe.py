@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.cost.schedule.actions import Action, Order, chunks_are, looping, require
+
 P2P_EXPOSED = 1.0
+PARAMETERS_HELD = 1.0
+route = looping
 
 
-def bubble(forward: Any, backward: Any, weight: Any, vpp: Any) -> Any:
+def bubble(
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None
+) -> Any:
     """(p - 1)(F + B): every other stage is filled and drained once."""
     return forward + backward
 
@@ -15,3 +21,11 @@ def bubble(forward: Any, backward: Any, weight: Any, vpp: Any) -> Any:
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     """All m of them."""
     return microbatches
+
+
+def actions(pp: int, vpp: int, microbatches: int) -> Order:
+    """m forwards, then m backwards, the same on every rank."""
+    require("gpipe", pp, vpp, microbatches, chunks_are(1, vpp))
+    forward = tuple(Action("F", 0, i) for i in range(microbatches))
+    backward = tuple(Action("B", 0, i) for i in range(microbatches))
+    return (forward + backward,) * pp

@@ -9,10 +9,17 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cost.schedule.actions import Action, Order, looping, require
+from meshwright.cost.schedule.alternating import alternate
+
 P2P_EXPOSED = 0.3  # sent beside another chunk's pass; the share left is assumed
+PARAMETERS_HELD = 1.0
+route = looping
 
 
-def bubble(forward: Any, backward: Any, weight: Any, vpp: Any) -> Any:
+def bubble(
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None
+) -> Any:
     """(p - 1)(F + B) / v."""
     return (forward + backward) / vpp
 
@@ -20,3 +27,29 @@ def bubble(forward: Any, backward: Any, weight: Any, vpp: Any) -> Any:
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     """min(m v, 2 (p - r - 1) + (v - 1) p + 1) / v."""
     return np.minimum(microbatches * vpp, 2 * (pp - rank - 1) + (vpp - 1) * pp + 1) / vpp
+
+
+def actions(pp: int, vpp: int, microbatches: int) -> Order:
+    """Microbatches go in rounds of p through chunk 0, the same p through chunk 1, ...; backward in reverse.
+
+    >>> print(*actions(2, 2, 2)[1])
+    F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0
+    """
+    above = -(-microbatches // max(pp, 1)) * pp
+    require(
+        "interleaved-1f1b", pp, vpp, microbatches,
+        (
+            microbatches % max(pp, 1) == 0,
+            f"microbatches go round in groups of pp, but {microbatches} / pp {pp} is not whole",
+            f"use {above} microbatches",
+        ),
+    )  # fmt: skip
+    turns = [
+        (chunk, i)
+        for first in range(0, microbatches, pp)
+        for chunk in range(vpp)
+        for i in range(first, first + pp)
+    ]
+    forward = [Action("F", chunk, i) for chunk, i in turns]
+    backward = [Action("B", vpp - 1 - chunk, i) for chunk, i in turns]
+    return tuple(alternate(forward, backward, 2 * (pp - rank - 1) + (vpp - 1) * pp) for rank in range(pp))

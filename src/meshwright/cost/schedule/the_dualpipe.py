@@ -1,0 +1,63 @@
+"""DualPipe: microbatches enter at both ends, so each rank holds two stages (and their parameters twice).
+
+Rank r has stage r of the stream that goes down and stage p - 1 - r of the one that goes up. A forward runs
+beside a backward of the other stream, whose all-to-all it hides.
+**Source**: DeepSeek-V3 report (arXiv 2412.19437), section 3.2.1 and table 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.cost.schedule.actions import Order, both_ways, chunks_are, require
+from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
+
+P2P_EXPOSED = 0.0
+PARAMETERS_HELD = 2.0
+route = both_ways
+
+
+def bubble(
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = np.inf, microbatches: Any = None
+) -> Any:
+    """max(2 q F, (q - 1) F + q I) + q max(I - W, 0), q = p/2 - 1, I = B - W.
+
+    Where F = I = W that is the published (p/2 - 1)(F&B + B - 3W) with F&B = F + B: a joined pair counts at
+    full length here, what it hides is counted where it is hidden. Exact for equal stages. The arguments are p - 1 stages' worth: q / (p - 1) = (1 - 1 / (p - 1)) / 2.
+    """
+    others = np.maximum(np.asarray(pp) - 1.0, 1.0)
+    q = 0.5 * (1.0 - 1.0 / others)
+    return joined_bubble(q, np.maximum(q - 1.0 / others, 0.0), forward, backward - weight, weight)
+
+
+def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
+    """p + 1, both streams together."""
+    return np.minimum(microbatches, pp + 1.0 + 0.0 * rank)
+
+
+def actions(pp: int, vpp: int, microbatches: int) -> Order:
+    """Eight phases (see `two_way`); the down stream has the first half of the microbatches."""
+    require(
+        "dualpipe", pp, vpp, microbatches, chunks_are(1, vpp),
+        (pp % 2 == 0, f"the two streams meet in the middle, but pp {pp} is odd", f"use pp {pp + 1}"),
+        (
+            microbatches % 2 == 0,
+            f"each stream takes half of the microbatches, but {microbatches} / 2 is not whole",
+            f"use {microbatches + 1} microbatches",
+        ),
+        (
+            microbatches >= 2 * pp,
+            f"needs 2 x pp {pp} = {2 * pp} microbatches or more, but there are {microbatches}",
+            f"use {2 * pp} microbatches, or 1f1b",
+        ),
+    )  # fmt: skip
+    half = microbatches // 2
+    down, up = (0, 0), (1, half)
+    order = []
+    for rank in range(pp):
+        first_half = rank < pp // 2
+        near, far = (down, up) if first_half else (up, down)
+        order.append(eight_phases(min(rank, pp - 1 - rank), pp // 2, half, near, far))
+    return tuple(order)

@@ -1,0 +1,44 @@
+"""DualPipeV: DualPipe cut in half; chunk 1 of every rank takes the place of the mirrored stream.
+
+Two chunks a rank in a V, parameters once. Joined passes as in DualPipe.
+**Source**: the published DualPipeV schedule (deepseek-ai/DualPipe), after the "cut in half" of Sea AI Lab.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from meshwright.cost.schedule.actions import Order, chunks_are, require, v_shaped
+from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
+
+P2P_EXPOSED = 0.0
+PARAMETERS_HELD = 1.0
+route = v_shaped
+
+
+def bubble(
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = np.inf, microbatches: Any = None
+) -> Any:
+    """DualPipe's with p - 1 in place of p/2 - 1 and the passes of one chunk, half a rank."""
+    less = 1.0 - 1.0 / np.maximum(np.asarray(pp) - 1.0, 1.0)
+    return joined_bubble(1.0, np.maximum(less, 0.0), forward, backward - weight, weight) / 2.0
+
+
+def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
+    """2p + 1 chunks of two a rank: p + 1/2."""
+    return np.minimum(microbatches, pp + 0.5 + 0.0 * rank)
+
+
+def actions(pp: int, vpp: int, microbatches: int) -> Order:
+    """Eight phases (see `two_way`) with chunk 0 as the near stream and chunk 1 as the far one."""
+    require(
+        "dualpipev", pp, vpp, microbatches, chunks_are(2, vpp),
+        (
+            microbatches >= 2 * pp,
+            f"needs 2 x pp {pp} = {2 * pp} microbatches or more, but there are {microbatches}",
+            f"use {2 * pp} microbatches, or zb-v",
+        ),
+    )  # fmt: skip
+    return tuple(eight_phases(rank, pp, microbatches, (0, 0), (1, 0)) for rank in range(pp))

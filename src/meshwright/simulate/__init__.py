@@ -1,0 +1,1 @@
+"""Events of pipeline schedules, whatever a stage takes."""
