@@ -67,6 +67,17 @@ _M2 = _shape(
     attn_type_list=[1] * 62, num_mtp_modules=3, use_mtp=True, shared_intermediate_size=0,
 )  # fmt: skip
 
+_LING = {
+    "head_dim": 128, "n_group": 8, "topk_group": 4, "num_experts_per_tok": 8, "num_shared_experts": 1,
+    "num_nextn_predict_layers": 0, "use_bias": False, "use_qkv_bias": False, "use_qk_norm": True,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+_V4 = {
+    "head_dim": 512, "hc_mult": 4, "index_head_dim": 128, "index_n_heads": 64, "n_shared_experts": 1,
+    "num_experts_per_tok": 6, "num_hash_layers": 3, "num_key_value_heads": 1, "num_nextn_predict_layers": 1,
+    "o_lora_rank": 1024, "qk_rope_head_dim": 64, "sliding_window": 128, "vocab_size": 129280,
+}  # fmt: skip
+
 RELEASED: dict[str, Config] = {
     "Qwen3-Next-80B-A3B": _shape(
         "qwen3_next", 2048, 5120, 48, 16, 2, 151936, decoder_sparse_step=1, mlp_only_layers=[],
@@ -343,6 +354,39 @@ RELEASED: dict[str, Config] = {
         "d_model": 6144, "n_heads": 48, "n_layers": 40, "tie_word_embeddings": False, "vocab_size": 100352,
         "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4},
     },
+    "Hunyuan-Large": _shape(
+        "hunyuan", 6400, 18304, 64, 80, 8, 128512, attention_bias=False, cla_share_factor=2, use_cla=True,
+        moe_topk=1, num_experts=16, num_shared_expert=1, use_mixed_mlp_moe=True, use_qk_norm=True,
+        tie_word_embeddings=True,
+    ),
+    "Step-3": {
+        "model_type": "step3_vl",
+        "text_config": {
+            "model_type": "step3_text", "hidden_size": 7168, "intermediate_size": 18432, "head_dim": 256,
+            "num_attention_heads": 64, "num_attention_groups": 1, "num_hidden_layers": 61,
+            "vocab_size": 128815, "share_q_dim": 2048, "moe_num_experts": 48, "moe_top_k": 3,
+            "moe_intermediate_size": 5120, "share_expert_dim": 5120,
+            "moe_layers_enum": ",".join(map(str, range(4, 60))),
+        },
+    },
+    "Ling-1T": _shape(
+        "bailing_moe_v2", 8192, 18432, 80, 64, 8, 157184, first_k_dense_replace=4, num_experts=256,
+        moe_intermediate_size=2048, **_LING,
+    ),
+    "Ling-mini-2.0": _shape(
+        "bailing_moe_v2", 2048, 5120, 20, 16, 4, 157184, first_k_dense_replace=1, num_experts=256,
+        moe_intermediate_size=512, **_LING,
+    ),
+    "DeepSeek-V4-Flash": {
+        "model_type": "deepseek_v4", "hidden_size": 4096, "moe_intermediate_size": 2048,
+        "num_attention_heads": 64, "num_hidden_layers": 43, "n_routed_experts": 256, "q_lora_rank": 1024,
+        "o_groups": 8, "index_topk": 512, "compress_ratios": [0, 0] + [4, 128] * 20 + [4, 0], **_V4,
+    },
+    "DeepSeek-V4-Pro": {
+        "model_type": "deepseek_v4", "hidden_size": 7168, "moe_intermediate_size": 3072,
+        "num_attention_heads": 128, "num_hidden_layers": 61, "n_routed_experts": 384, "q_lora_rank": 1536,
+        "o_groups": 16, "index_topk": 1024, "compress_ratios": [128, 128] + [4, 128] * 29 + [4, 0], **_V4,
+    },
 }  # fmt: skip
 
 
@@ -357,7 +401,7 @@ def test_a_released_file_is_the_preset(name: str) -> None:
 
 
 # Types that no class of the library is registered for; their text is read by another's.
-_NO_CLASS = {"kimi_k25", "minimax_text_01"}
+_NO_CLASS = {"bailing_moe_v2", "hunyuan", "kimi_k25", "minimax_text_01", "step3_vl"}
 _SPELLED = [n for n, c in RELEASED.items() if c["model_type"] not in _NO_CLASS]
 
 

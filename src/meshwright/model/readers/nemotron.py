@@ -25,11 +25,15 @@ def nemotron(f: Fields, name: str) -> Model:
 
 
 def nemotron_h(f: Fields, name: str) -> Model:
-    """`NemotronHForCausalLM`: a layer is a norm and one part: state space, attention, MLP or experts."""
+    """`NemotronHForCausalLM`: a layer is a norm and one part: state space, attention, MLP or experts.
+
+    The class keeps a head of its own, whatever `tie_word_embeddings` says.
+    """
     words = _kinds(f)
     made = {word: _block(f, word) for word in dict.fromkeys(words)}
     mtp = multi_token(f, "num_nextn_predict_layers")
-    return model_of([made[word] for word in words], mtp_layers=mtp, **common(f, name))
+    rest = common(f, name) | {"tied_embeddings": False}
+    return model_of([made[word] for word in words], mtp_layers=mtp, **rest)
 
 
 def _kinds(f: Fields) -> list[str]:
