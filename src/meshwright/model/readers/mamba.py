@@ -22,6 +22,7 @@ def mamba2(f: Fields, name: str) -> Model:
     plain(f, biases=("use_bias",), conv="use_conv_bias")
     mixer = heads_of_width(
         f,
+        heads_key="num_heads",
         heads=f.integer("num_heads", most=MOST_HEADS),
         head_dim=f.integer("head_dim", most=MOST_WIDTH, default=64),
         groups_key="n_groups",
@@ -69,6 +70,7 @@ def prefixed(f: Fields, *, heads_key: str, d_state: int, width_key: str = "mamba
     groups_key = f.spelled("mamba_n_groups", "mamba_ngroups")
     return heads_of_width(
         f,
+        heads_key=heads_key,
         heads=heads,
         head_dim=head_dim,
         groups_key=groups_key,
@@ -79,12 +81,21 @@ def prefixed(f: Fields, *, heads_key: str, d_state: int, width_key: str = "mamba
 
 
 def heads_of_width(
-    f: Fields, *, heads: int, head_dim: int, groups_key: str, groups: int, d_state: int, d_conv: int
+    f: Fields,
+    *,
+    heads_key: str,
+    heads: int,
+    head_dim: int,
+    groups_key: str,
+    groups: int,
+    d_state: int,
+    d_conv: int,
 ) -> Mamba2:
     """Mamba-2 of `heads` heads, whose B and C are shared by groups of them."""
     f.rule(
         heads % groups == 0,
-        f"{heads} state-space heads are not a multiple of {groups_key} {groups}",
+        f"{heads_key} {heads} is not a multiple of {groups_key} {groups}",
+        heads_key,
         groups_key,
     )
     return Mamba2(heads * head_dim, d_state, d_conv, n_heads=heads, head_dim=head_dim, n_groups=groups)

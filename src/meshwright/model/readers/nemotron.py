@@ -77,6 +77,7 @@ def _state_space(f: Fields) -> Mamba2:
     groups_key = f.spelled("n_groups", "mamba_n_groups")
     return heads_of_width(
         f,
+        heads_key="mamba_num_heads",
         heads=f.integer("mamba_num_heads", most=MOST_HEADS),
         head_dim=f.integer("mamba_head_dim", most=MOST_WIDTH, default=64),
         groups_key=groups_key,
