@@ -31,6 +31,8 @@ ERAS = {
     "NVIDIA NeMo user guide 24.12": "24.12",
     "NVIDIA/Megatron-LM@d98e8a6:tests": "core",  # tests of 2025, whatever the chip
     "arXiv:2402.15627": "2023",  # its baseline is Megatron-LM of that year
+    "pytorch/torchtitan@b5bcd76:benchmarks/llama3_h100_202412": "2024",
+    "pytorch/torchtitan:docs/performance.md": "2024",  # its earlier versions
     "yanring/Megatron-MoE-ModelZoo": "26.02",  # Megatron-Core 0.15 and 0.16, which Bridge 26.02 carries
     "arXiv:2603.07685": "26.02",  # Megatron-Core 0.16
     "NVIDIA/Megatron-LM@d98e8a6:images": "24.07",  # Megatron-Core r0.8, which NeMo 24.07 carries
@@ -220,7 +222,7 @@ def release(run: Run) -> str:
     stated = run.release or ""
     if noted and noted.group(1).startswith(stated):
         return noted.group(1)
-    if stated or run.framework not in (*BRIDGE, "megatron-lm"):
+    if stated or run.framework not in (*BRIDGE, "megatron-lm", "torchtitan"):
         return stated
     meant = [begin for begin in ERAS if run.source.startswith(begin)]
     return ERAS[max(meant, key=len)] if meant else ""

@@ -70,7 +70,7 @@ def traffic(
         if (
             habits.broadcast_s and strategy.zero < 3
         ):  # every owner of a shard broadcasts it, one after another
-            weights = weights + habits.broadcast_s * (group.degree - 1)
+            weights = weights + habits.broadcast_s * (group.degree - 1) * (parameters > 0)
     shape = stages.dense * 0.0
     return Traffic(gradients + shape, weights + shape, gathers + shape)
 
