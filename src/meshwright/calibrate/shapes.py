@@ -82,7 +82,8 @@ def _shape(
         derived.append(("vocab", f"the GPT-2 vocabulary {GPT2_VOCAB} padded to a multiple of 128 x tp {tp}"))
     gpt = old and (not is_gated or "swiglu" in noted.lower())  # the program's own GPT, one switch changed
     bias = gpt and "disable_bias" not in noted
-    attention = Attention(heads, kv_heads, width, bias_qkv=bias, bias_out=bias)
+    rotary = not gpt and not (framework == "llm-foundry" and not is_gated)  # learned positions, ALiBi
+    attention = Attention(heads, kv_heads, width, bias_qkv=bias, bias_out=bias, rotary=rotary)
     if n_experts:
         ffn: Mlp | Moe = Moe(n_experts, top_k or 1, d_ff, gated=is_gated)
     else:

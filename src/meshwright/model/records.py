@@ -31,6 +31,7 @@ class Attention:
     qk_norm: QkNorm = "none"  # norm over each head, or over all heads at once
     output_gate: bool = False
     sinks: bool = False  # one learned logit a head
+    rotary: bool = True  # queries and keys are rotated; False: learned positions or ALiBi
     v_head_dim: int | None = None  # width of a value head; None is head_dim
     chunked: bool = False  # `window` cuts the text into chunks (Llama-4) instead of sliding over it
     kv_from: KvFrom = "own"

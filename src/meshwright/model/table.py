@@ -155,6 +155,7 @@ def _attention(layer: _Layer, row: Row, traits: Traits) -> Attention:
         qk_norm=qk_norm,
         output_gate=row["attn_output_gate"] == "1",
         sinks=sinks == "all" or (sinks == "local" and layer.local),
+        rotary=not row["learned_positions"] and row["family"] not in ("bloom", "mpt"),
         v_head_dim=_number(row, "v_head_dim") or None,
         chunked="chunked" in row["attn_kind"] and layer.local,
         kv_from=kv,

@@ -118,7 +118,8 @@ def operations(
     ops: list[Operation] = [
         *norm("norm", d_model, shape, words, norm_kernels),
         *_projections(block, d_model, q_width, kv_heads * own, gate, shape, words),
-        Stream("rope", "qkv", rope, rope, (2, 2), saved=qkv_bytes + 2.0 * tokens * gate),
+        Stream("qkv_out", "qkv", 0.0, 0.0, (0, 0), saved=qkv_bytes + 2.0 * tokens * gate),
+        *((Stream("rope", "qkv", rope, rope, (2, 2)),) if block.rotary else ()),
     ]
     if block.qk_norm != "none":
         ops.append(Stream("qk_norm", "qkv", rope, 1.5 * rope, (2, 4), saved=rope / 2.0))

@@ -30,7 +30,7 @@ def mpt(f: Fields, name: str) -> Model:
     f.unsupported(bias, "no_bias", "the class has no biases")
     ratio = f.integer("expansion_ratio", most=64, default=4)
     f.unsupported(ratio != 4, "expansion_ratio", "the class's MLP has four times the width")
-    block = Block(Attention(heads, heads, head_dim), Mlp(4 * width, gated=False))
+    block = Block(Attention(heads, heads, head_dim, rotary=False), Mlp(4 * width, gated=False))
     return _decoder(f, name, block, width, tied_embeddings=f.flag("tie_word_embeddings", default=True))
 
 

@@ -90,7 +90,7 @@ def _decoder(
     embedding_norm: bool = False,
 ) -> Model:
     head_dim = split_heads(f, width, heads, *keys)
-    attention = Attention(heads, heads, head_dim, bias_qkv=bias, bias_out=bias)
+    attention = Attention(heads, heads, head_dim, bias_qkv=bias, bias_out=bias, rotary=False)
     return model_of(
         [Block(attention, Mlp(d_ff, gated=False, bias=bias))] * layers,
         name=name,
