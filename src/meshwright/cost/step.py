@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.cost import collectives, data_parallel, memory, schedule
-from meshwright.cost.evaluation import MEMORY_KEYS, Evaluation
+from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
-from meshwright.cost.ops import stream_seconds
-from meshwright.cost.stages import Stages, over_classes, stages
+from meshwright.cost.groups import Groups, groups
+from meshwright.cost.rows import LayerTable, Places, candidates, layer_table, numbers_vary, with_axes
+from meshwright.cost.schedule import Schedule
+from meshwright.cost.stages import Layers, Pipelines, Stages, Where, pipelines, stage_costs
 from meshwright.cost.tree import tree
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
-from meshwright.strategy.placement import Span, spans
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
+
+IntArray = npt.NDArray[np.int64]
+
+CHUNK = 8192  # candidates at a time: their arrays stay in the cache
+_TIMES = ("tp", "cp", "ep", "compute", "recompute", "host")  # read off the slowest stage's layers
 
 
 def size_of(work: Work, strategy: Strategy, profile: Profile) -> tuple[int, ...]:
@@ -28,36 +36,62 @@ def size_of(work: Work, strategy: Strategy, profile: Profile) -> tuple[int, ...]
     return np.broadcast_shapes(*(np.shape(x) for x in numbers if isinstance(x, np.ndarray)))
 
 
-def optimizer_seconds(
-    per_rank: Stages, strategy: Strategy, reach: dict[str, Span], cluster: Cluster, profile: Profile
-) -> Any:
-    """Seconds of the optimizer step, [n, C]: gradients, master weights and moments through HBM.
-
-    Adam reads gradient, master and two moments and writes master, moments and the compute copy: with fp32
-    moments 4 + 12 + 12 + 2 bytes a parameter of the shard; norms and clipping read the gradients once more.
-    """
-    whole = strategy.zero == 0
-    shard = 1.0 if whole else over_classes(reach["shard"].degree)
-    expert_shard = 1.0 if whole else over_classes(reach["expert_shard"].degree)
-    owned = per_rank.dense / shard + per_rank.expert / expert_shard
-    nbytes = 34.0 if strategy.optimizer == "adamw" else 26.0
-    return stream_seconds(nbytes * owned, cluster.chip, profile)
-
-
 def numbers_over_classes(profile: Profile) -> Profile:
     """The profile with an axis for stage classes on numbers that are arrays."""
-    return replace(
-        profile, numbers={k: replace(x, value=over_classes(x.value)) for k, x in profile.numbers.items()}
-    )
+    return with_axes(profile, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    """What the candidates of one request share, and where each of them reads it."""
+
+    layers: LayerTable
+    lines: Pipelines
+    groups: Groups
+    places: Places
+    where: Where
+
+    def parts(self) -> Iterator[tuple[IntArray, _Tables]]:
+        """All candidates in parts of up to CHUNK, each in rising order; those of one part have as many stage
+        classes, so that none computes much for padding."""
+        many = self.lines.classes().astype(np.uint8).take(self.where.pair)
+        order = np.argsort(many, kind="stable")
+        start = 0
+        for width, count in enumerate(np.bincount(many)):
+            lines = self.lines.cut(width)
+            for first in range(start, start + count, CHUNK):
+                part = order[first : min(first + CHUNK, start + count)]
+                shared = self.groups.cut(part, width)
+                yield part, _Tables(self.layers, lines, shared, self.places.cut(part), self.where.cut(part))
+            start += count
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """Results of some candidates, each [n], and what the tree of terms wants besides."""
+
+    numbers: dict[str, Any]
+    stages: Stages
+    microbatches: Any
+    host: Any
+    straggler: Any
 
 
 def evaluate(
-    model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile, *, detail: bool = False
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    strategy: Strategy,
+    profile: Profile,
+    *,
+    detail: bool = False,
+    layers: LayerTable | None = None,
 ) -> Evaluation:
     """Step time and peak memory of `strategy`; arrays in its degrees give arrays out (see `Evaluation`).
 
     Words (schedule, recompute, zero, sp, ...) are single values: loop over them. `detail` builds the tree of
-    terms and wants plain numbers. Assumes a legal strategy (see `checks`).
+    terms and wants plain numbers. `layers` is a table made before for a set of shapes that holds those of
+    `strategy`, under the same words (schedule and zero apart). Assumes a legal strategy (see `checks`).
 
     Step = microbatches * slowest stage + bubble + exposed data-parallel traffic + optimizer. With stages of
     seconds t: m max(t) + (sum(t) - max(t)) / v for (interleaved) 1F1B. **Assumes** the slowest stage is the
@@ -65,104 +99,222 @@ def evaluate(
     """
     outer = size_of(work, strategy, profile)
     n = int(np.prod(outer)) if outer else 1
-    plan = schedule.load(strategy.schedule)
+    flat_work = _flat(work, outer)
+    flat = _flat(strategy, outer)
     by_class = numbers_over_classes(profile)
-    per_rank = stages(model, cluster, work, strategy, profile, n)
-    reach = spans(cluster, strategy)
+    many = candidates(flat, n)
+    table = layers or layer_table(model, cluster, flat_work, flat, profile, many)
+    lines, where = pipelines(model, work, flat, many)
+    shared = groups(cluster, flat_work, flat, by_class, lines, where, many)
+    places = table.grid.places if layers is None else table.places(flat, work, n)
+    tables = _Tables(table, lines, shared, places, where)
+    request = (model, cluster, flat_work, by_class)
+    whole = n <= CHUNK or numbers_vary(profile) or np.ndim(work.seq_len) or np.ndim(work.global_batch_size)
+    if whole:
+        done = _passed(*request, flat, tables, n)
+        numbers = done.numbers
+    else:
+        numbers = {}
+        for part, of_part in tables.parts():
+            done = _passed(*request, _cut(flat, part), of_part, len(part))
+            for name, values in done.numbers.items():
+                if name not in numbers:
+                    numbers[name] = np.empty(n)
+                numbers[name][part] = values
+    result = _evaluation(model, cluster, work, numbers, outer)
+    if not detail:
+        return result
+    terms = tree(result, done.stages, done.microbatches, strategy, work, done.host, done.straggler)
+    return replace(result, terms=terms)
+
+
+def _passed(
+    model: Model, cluster: Cluster, work: Work, profile: Profile, strategy: Strategy, tables: _Tables, n: int
+) -> _Pass:
+    """Time and memory of n candidates, each number [n]; `profile` has an axis for classes."""
+    plan = schedule.load(strategy.schedule)
+    layers = Layers(tables.lines, tables.where, tables.layers, tables.places)
+    per_rank = stage_costs(model, strategy, tables.lines, tables.where, layers)
+    reach = tables.groups.spans()
     microbatches = np.broadcast_to(
         np.asarray(work.global_batch_size / (strategy.dp * strategy.microbatch_size), float), (n,)
     )
-    cost, m = per_rank.cost, microbatches[:, None]
-    vpp = over_classes(strategy.vpp)
-    real = per_rank.multiplicity > 0
-
-    forward = sum(cost[k] for k in ("forward", "tp_forward", "cp_forward", "ep_forward", "host_forward"))
-    weight = cost["backward_weight"]
-    backward = weight + sum(
-        cost[k]
-        for k in ("backward_input", "recompute", "tp_backward", "cp_backward", "ep_backward", "host_backward")
+    numbers, host, straggler = _times(
+        model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach["pp"], microbatches, n
     )
-    hop = collectives.send_recv_time(
-        2.0 * model.d_model * work.seq_len * strategy.microbatch_size / (strategy.cp * strategy.tp),
-        reach["pp"], profile["scale_up"], profile["scale_out"],
-    )  # fmt: skip
-    hop = np.where(np.asarray(strategy.pp) > 1, hop, 0.0)
-    hops = 2.0 * over_classes(hop) * vpp * plan.P2P_EXPOSED * np.ones_like(forward)
-    copied = per_rank.offloaded / cluster.chip.host_bytes_s
-    waits = np.maximum(copied - forward, 0.0) + np.maximum(copied - backward, 0.0)  # on the host link
-    busy = forward + backward + hops + waits
-
-    sent = data_parallel.traffic(per_rank, strategy, reach, by_class, work.precision)
-    dp = data_parallel.exposed(sent, forward, backward, m, by_class, work.options)
-    optimizer = optimizer_seconds(per_rank, strategy, reach, cluster, by_class)
-    last = np.where(real, m * busy + dp + optimizer, -1.0).argmax(-1)[:, None]
-
-    def of(values: Any) -> Any:
-        return np.take_along_axis(np.broadcast_to(values, real.shape), last, -1)[:, 0]
-
-    slowest = np.where(real, busy, 0.0).max(-1)
-    times = per_rank.multiplicity
-    others = {
-        k: (v * times).sum(-1) - of(v)
-        for k, v in (("f", forward + hops / 2), ("b", backward + hops / 2), ("w", weight))
-    }
-    bubble = plan.bubble(others["f"], others["b"], others["w"], np.asarray(strategy.vpp)) + microbatches * (
-        slowest - of(busy)
-    )
-    straggler = profile["straggler"] * np.log2(max(cluster.n_chips / 8.0, 1.0))
-    parts = {
-        "compute": microbatches * of(cost["forward"] + cost["backward_input"] + weight + cost["recompute"]),
-        "tp": microbatches * of(cost["tp_forward"] + cost["tp_backward"]),
-        "cp": microbatches * of(cost["cp_forward"] + cost["cp_backward"]),
-        "ep": microbatches * of(cost["ep_forward"] + cost["ep_backward"]),
-        "dp": of(dp),
-        "pp": microbatches * of(hops),
-        "bubble": np.maximum(bubble, 0.0),
-        "optimizer": of(optimizer),
-    }
-    host = microbatches * of(cost["host_forward"] + cost["host_backward"] + waits)
-    subtotal = host + sum(parts.values())
-    parts["other"] = host + straggler * subtotal
-    step_time: Any = (1.0 + straggler) * subtotal
-
     held = memory.categories(
         model,
         work,
         strategy,
-        by_class,
+        profile,
         per_rank,
         reach,
         plan,
         microbatches,
         cluster.usable_bytes,
     )
-    total = np.where(real, sum(held.values()), -1.0)
-    fullest = total.argmax(-1)[:, None]
-    by_category = {
-        k: np.take_along_axis(np.broadcast_to(held[k], real.shape), fullest, -1)[:, 0] for k in MEMORY_KEYS
-    }
-    stage = np.take_along_axis(per_rank.first_rank, fullest, -1)[:, 0]
+    classes = _Classes(per_rank.multiplicity)
+    fullest = classes.largest(sum(held.values()))
+    peak: Any = 0.0
+    for name in MEMORY_KEYS:
+        numbers[name] = classes.at(fullest, held[name])
+        peak = peak + numbers[name]
+    numbers |= {"peak": peak, "stage": classes.at(fullest, per_rank.first_rank)}
+    return _Pass(numbers, per_rank, microbatches, host, straggler)
 
-    flops = cost["flops_forward"] + cost["flops_backward"] + cost["flops_recompute"]
-    all_ranks = microbatches * (flops * times).sum(-1) * (cluster.n_chips / np.asarray(strategy.pp))
-    result = Evaluation(
-        step_time_s=shaped(step_time, outer),
-        time_s={k: shaped(v, outer) for k, v in parts.items()},
-        recompute_s=shaped(microbatches * of(cost["recompute"]), outer),
-        memory_bytes={k: shaped(v, outer) for k, v in by_category.items()},
-        peak_bytes=shaped(sum(by_category.values()), outer),
-        peak_stage=shaped(stage, outer),
+
+def _times(
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    profile: Profile,
+    strategy: Strategy,
+    tables: _Tables,
+    per_rank: Stages,
+    layers: Layers,
+    plan: Schedule,
+    pipeline: Any,
+    microbatches: Any,
+    n: int,
+) -> tuple[dict[str, Any], Any, Any]:
+    """Seconds of the slowest stage's step by part, host seconds within, and the share lost to stragglers."""
+    forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
+    m = microbatches[:, None]
+    hop = collectives.send_recv_time(
+        2.0 * model.d_model * work.seq_len * strategy.microbatch_size / (strategy.cp * strategy.tp),
+        pipeline, _flat_number(profile["scale_up"]), _flat_number(profile["scale_out"]),
+    )  # fmt: skip
+    hop = np.where(np.asarray(strategy.pp) > 1, hop, 0.0)
+    hops = np.broadcast_to(2.0 * hop * strategy.vpp * plan.P2P_EXPOSED, (n,))
+    waits: Any = 0.0
+    if np.ndim(per_rank.offloaded):
+        copied = per_rank.offloaded / cluster.chip.host_bytes_s
+        waits = np.maximum(copied - forward, 0.0) + np.maximum(copied - backward, 0.0)  # on the host link
+    busy = forward + backward + hops[:, None] + waits
+
+    sent = tables.groups.traffic()
+    dp = data_parallel.exposed(sent, forward, backward, m, profile, work.options)
+    optimizer = tables.groups.optimizer()
+    classes = _Classes(per_rank.multiplicity)
+    last = classes.largest(m * busy + dp + optimizer)
+    slowest = busy.max(-1)  # padding holds no layer
+
+    held = layers.of(last)
+
+    def own(name: str) -> Any:
+        """A sum over the slowest stage's layers, one microbatch."""
+        return layers.over(held, name)
+
+    def others(name: str) -> Any:
+        """The same over all other stages' layers."""
+        return tables.places.read(tables.layers.whole[name]) - own(name)
+
+    sends = (np.asarray(strategy.pp) - 1.0) * hops / 2.0
+    idle = plan.bubble(
+        others("forward") + sends, others("backward") + sends, others("weight"), np.asarray(strategy.vpp)
+    )
+    bubble = idle + microbatches * (slowest - classes.at(last, busy))
+    straggler = _flat_number(profile["straggler"]) * np.log2(max(cluster.n_chips / 8.0, 1.0))
+    step = {name: microbatches * own(name) for name in _TIMES}
+    parts = {
+        "compute": step["compute"],
+        "tp": step["tp"],
+        "cp": step["cp"],
+        "ep": step["ep"],
+        "dp": classes.at(last, dp),
+        "pp": microbatches * hops,
+        "bubble": np.maximum(bubble, 0.0),
+        "optimizer": classes.at(last, optimizer),
+    }
+    host = step["host"] + microbatches * classes.at(last, waits)
+    subtotal = host + sum(parts.values())
+    parts["other"] = host + straggler * subtotal
+    flops = tables.places.read(tables.layers.whole["flops"])
+    ranks = cluster.n_chips / np.asarray(strategy.pp)
+    numbers = {f"{name}_s": value for name, value in parts.items()} | {
+        "step_s": (1.0 + straggler) * subtotal,
+        "recompute_s": step["recompute"],
+        "hardware_flops": microbatches * ranks * flops,
+        "floor_s": microbatches * per_rank.cost["floor"].max(-1),
+    }
+    return numbers, host, straggler
+
+
+@dataclass(frozen=True, slots=True)
+class _Classes:
+    """Picks among the stage classes of each candidate; `ranks` [n, C] is 0 where there is no such class."""
+
+    ranks: Any
+
+    def largest(self, values: Any) -> IntArray:
+        """The class with the largest value (the first of equals), [n]; values are not negative."""
+        n, many = self.ranks.shape
+        values = np.broadcast_to(values, (n, many))
+        chosen = np.zeros(n, np.int64)
+        absent = np.minimum(self.ranks, 1.0) - 1.0  # -1 where there is no such class, whose values are 0
+        best = values[:, 0] + absent[:, 0]
+        for c in range(1, many):
+            value = values[:, c] * (1.0 + absent[:, c]) + absent[:, c]
+            chosen = np.maximum(chosen, c * (value > best))
+            best = np.maximum(best, value)
+        return chosen
+
+    def at(self, chosen: IntArray, values: Any) -> Any:
+        """The chosen class's value, [n]; a number for all stays one."""
+        if np.ndim(values) < 2:
+            return values
+        n = len(chosen)
+        by_class = np.broadcast_to(values, self.ranks.shape).T
+        return by_class.ravel().take(chosen * n + np.arange(n))
+
+
+def _evaluation(
+    model: Model, cluster: Cluster, work: Work, numbers: dict[str, Any], outer: tuple[int, ...]
+) -> Evaluation:
+    """Flat results as the request's shape."""
+    found = {name: shaped(values, outer) for name, values in numbers.items()}
+    return Evaluation(
+        step_time_s=found["step_s"],
+        time_s={name: found[f"{name}_s"] for name in TIME_KEYS},
+        recompute_s=found["recompute_s"],
+        memory_bytes={name: found[name] for name in MEMORY_KEYS},
+        peak_bytes=found["peak"],
+        peak_stage=found["stage"],
         capacity_bytes=cluster.usable_bytes,
         model_flops=model_flops(model, work.seq_len) * work.tokens_per_step,
-        hardware_flops=shaped(all_ranks, outer),
-        floor_time_s=shaped(microbatches * np.where(real, cost["floor"], 0.0).max(-1), outer),
+        hardware_flops=found["hardware_flops"],
+        floor_time_s=found["floor_s"],
     )
-    if not detail:
-        return result
-    return replace(result, terms=tree(result, per_rank, microbatches, strategy, work, host, straggler))
 
 
 def shaped(values: Any, outer: tuple[int, ...]) -> Any:
     """A flat result as the request's shape; a plain number where the request held only plain numbers."""
     values = np.asarray(values, float)
-    return np.broadcast_to(values, outer or (1,)).reshape(outer) if outer else float(values.ravel()[0])
+    if not outer:
+        return float(values.ravel()[0])
+    return values.reshape(outer) if values.size == np.prod(outer) else np.broadcast_to(values, outer)
+
+
+def _flat(record: Any, outer: tuple[int, ...]) -> Any:
+    """The record with its arrays spread over the request and in one row."""
+    arrays = {
+        f.name: np.broadcast_to(getattr(record, f.name), outer).ravel()
+        for f in fields(record)
+        if isinstance(getattr(record, f.name), np.ndarray)
+    }
+    return replace(record, **arrays)
+
+
+def _cut(strategy: Strategy, part: IntArray) -> Strategy:
+    """Some of the candidates of a flat strategy."""
+    arrays = {
+        f.name: getattr(strategy, f.name)[part]
+        for f in fields(strategy)
+        if isinstance(getattr(strategy, f.name), np.ndarray)
+    }
+    return replace(strategy, **arrays)
+
+
+def _flat_number(value: Any) -> Any:
+    """A profile's number without the axis for classes."""
+    return value[..., 0] if np.ndim(value) else value

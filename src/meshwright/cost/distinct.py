@@ -1,0 +1,142 @@
+"""Many candidates, and the distinct combinations among them, so that what repeats is computed once.
+
+A part of the model that looks at a few degrees only is evaluated where those differ, and candidates read it
+by index. One plan is one combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+Values = npt.NDArray[Any]
+
+_SMALL = 1 << 21  # whole numbers below this are looked up in a table, others by bisection
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """Distinct `values` [d], rising, and `at` [n]: which of them each candidate has."""
+
+    values: Values
+    at: IntArray
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """Distinct combinations, `values[name]` [d] each, and `at` [n]: which of them each candidate has."""
+
+    values: dict[str, Values]
+    at: IntArray
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+
+class Candidates:
+    """n candidates by field; what is asked of a field is found out once."""
+
+    def __init__(self, fields: Mapping[str, Any], n: int) -> None:
+        self.fields, self.n = dict(fields), n
+        self._axes: dict[str, Axis] = {}
+
+    def axis(self, name: str) -> Axis:
+        """The distinct values of a field."""
+        if name not in self._axes:
+            value = self.fields[name]
+            one = np.size(value) == 1
+            self._axes[name] = axis(np.ravel(value), self.n) if not one else _single(value, self.n)
+        return self._axes[name]
+
+    def add(self, name: str, values: Any) -> None:
+        """One more field, derived from others."""
+        self.fields[name] = values
+
+    def distinct(self, *names: str) -> Distinct:
+        """The distinct combinations of some fields.
+
+        >>> found = Candidates({"tp": np.array([8, 1, 8]), "cp": 2}, 3).distinct("tp", "cp")
+        >>> found.values["tp"], found.values["cp"], found.at
+        (array([1, 8]), array([2, 2]), array([1, 0, 1]))
+        """
+        return combined({name: self.axis(name) for name in names}, self.n)
+
+    def all(self, *names: str) -> Distinct:
+        """Every candidate as a combination of its own, alike or not."""
+        n = self.n
+        values = {name: np.broadcast_to(np.ravel(self.fields[name]), (n,)) for name in names}
+        return Distinct(values, np.arange(n), n)
+
+
+def axis(numbers: Values, n: int) -> Axis:
+    """The distinct values among n numbers.
+
+    >>> axis(np.array([4, 2, 4]), 3)
+    Axis(values=array([2, 4]), at=array([1, 0, 1]))
+    """
+    if numbers.dtype.kind in "iu" and int(numbers.min()) >= 0 and (top := int(numbers.max())) < _SMALL:
+        return Axis(*_present(numbers, top + 1))
+    values, at = np.unique(numbers, return_inverse=True)
+    return Axis(values, np.asarray(at, np.int64).ravel())
+
+
+def combined(axes: Mapping[str, Axis], n: int) -> Distinct:
+    """The distinct combinations of several axes of the same n candidates."""
+    code: IntArray = np.zeros(n, np.int64)
+    levels, first = 1, True
+    for one in axes.values():
+        if len(one) > 1:
+            code = one.at if first else code * len(one) + one.at
+            levels, first = levels * len(one), False
+    codes, at = (np.zeros(1, np.int64), code) if levels == 1 else _present(code, levels)
+    values: dict[str, Values] = {}
+    rest = codes
+    for name in reversed(list(axes)):
+        if len(axes[name]) > 1:
+            rest, digit = np.divmod(rest, len(axes[name]))
+            values[name] = axes[name].values[digit]
+        else:
+            values[name] = np.full(len(codes), axes[name].values[0])
+    return Distinct(values, at, len(codes))
+
+
+def lookup(values: Values, numbers: Any, n: int) -> IntArray:
+    """Place of each of n numbers among distinct rising `values`; assumes that all are there.
+
+    >>> lookup(np.array([1, 2, 8]), np.array([8, 8, 1]), 3)
+    array([2, 2, 0])
+    """
+    if len(values) == 1:
+        return np.zeros(n, np.int64)
+    numbers = np.broadcast_to(np.ravel(numbers), (n,))
+    if values.dtype.kind in "iu" and numbers.dtype.kind in "iu" and int(values[-1]) < _SMALL:
+        place = np.zeros(int(values[-1]) + 1, np.int64)
+        place[values] = np.arange(len(values))
+        return np.asarray(place.take(numbers), np.int64)
+    return np.asarray(np.searchsorted(values, numbers), np.int64)
+
+
+def _single(value: Any, n: int) -> Axis:
+    return Axis(np.ravel(value), np.zeros(n, np.int64))
+
+
+def _present(code: Values, levels: int) -> tuple[IntArray, IntArray]:
+    """Distinct codes below `levels`, rising, and the place of each code among them."""
+    if levels > _SMALL:
+        codes, at = np.unique(code, return_inverse=True)
+        return codes, np.asarray(at, np.int64).ravel()
+    seen = np.zeros(levels, bool)
+    seen[code] = True
+    codes = np.flatnonzero(seen)
+    place = np.zeros(levels, np.int64)
+    place[codes] = np.arange(len(codes))
+    return codes, place.take(code)

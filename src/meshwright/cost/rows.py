@@ -1,0 +1,370 @@
+"""What one layer of each kind costs, on the shapes that the candidates share.
+
+A layer's cost depends on tp, the tokens of a microbatch on a rank, cp and, where it has experts, on ep and
+etp. These are named axes of a grid, so that what looks at some of them is computed along those only, and
+candidates read each sum by index. One plan is a grid of one point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cost.distinct import Axis, Candidates, Distinct, Values, axis, lookup
+from meshwright.cost.layer import NO_OFFLOAD, LayerCost, layer_cost
+from meshwright.cost.layers import ends, operations, shared_operations
+from meshwright.cost.ops import Matmul, Operation, Shape, Words
+from meshwright.hardware.records import Cluster
+from meshwright.model.params import mtp_blocks
+from meshwright.model.records import Model
+from meshwright.profiles.records import Number, Profile
+from meshwright.strategy.offload import parse as parse_offload
+from meshwright.strategy.placement import Span, spans
+from meshwright.strategy.recompute import Recompute, parse
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+CHUNKED_LOSS = frozenset({"liger", "chunked-ce", "vocab-tiling", "fused-kernels"})
+
+# Sums of a layer row that are wanted, from its fields.
+SUMS: dict[str, tuple[str, ...]] = {
+    "forward": ("forward", "tp_forward", "cp_forward", "ep_forward", "host_forward"),
+    "backward": ("backward_input", "backward_weight", "recompute",
+                 "tp_backward", "cp_backward", "ep_backward", "host_backward"),
+    "weight": ("backward_weight",),
+    "compute": ("forward", "backward_input", "backward_weight", "recompute"),
+    "recompute": ("recompute",),
+    "tp": ("tp_forward", "tp_backward"),
+    "cp": ("cp_forward", "cp_backward"),
+    "ep": ("ep_forward", "ep_backward"),
+    "host": ("host_forward", "host_backward"),
+    "saved": ("saved",),
+    "offloaded": ("offloaded",),
+    "live": ("live",),
+    "flops": ("flops_forward", "flops_backward", "flops_recompute"),
+    "floor": ("floor",),
+}  # fmt: skip
+
+WHOLE = ("forward", "backward", "weight", "flops")  # sums that are wanted over the whole model
+
+
+def loss_word(work: Work, profile: Profile) -> str:
+    """How the loss holds its logits: chunked, fused or whole."""
+    if work.options & CHUNKED_LOSS:
+        return "chunked"
+    return "fused" if profile.framework.fused_loss or "fused-loss" in work.options else "whole"
+
+
+def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:
+    """The words that layer costs depend on, from strategy, work and the framework's habits."""
+    unbalanced = "dropless" in work.options and "balanced-routing" not in work.options
+    return Words(
+        sp=strategy.sp,
+        cp_method=strategy.cp_method,
+        precision=work.precision,
+        flash=profile.framework.attention_kernel != "unfused",
+        regathers_input=profile.framework.regathers_input,
+        dispatcher=strategy.dispatcher,
+        imbalance=float(profile["imbalance"]) if unbalanced else 1.0,
+        fused_experts="cuda-graphs-full" in work.options,
+        loss=loss_word(work, profile),
+    )
+
+
+def mtp_operations(model: Model, shape: Shape, words: Words) -> tuple[Operation, ...]:
+    """One multi-token-prediction layer: joins two streams (2h to h), a block like the last, the head again.
+
+    **Source**: DeepSeek-V3 report, section 2.2.
+    """
+    h = model.d_model
+    return (
+        Matmul(
+            "mtp_join", "kept", shape.tokens / shape.tp, 2 * h, h, saved=4.0 * shape.tokens / shape.tp * h
+        ),
+        *(op for block in mtp_blocks(model) for op in operations(block, model, shape, words)),
+        *ends.head(h, model.vocab, shape, words),
+    )
+
+
+# Axes of the grid, in the order of the dimensions of every array over it. `pp` is there for words whose share
+# of recomputed layers depends on the length of a stage.
+AXES = ("tp", "tokens", "cp", "pp", "experts")
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """One sum of a layer row: `values` along the dimensions `on` of the grid, or a number if it has none."""
+
+    values: Any
+    on: tuple[int, ...]
+
+
+class Places:
+    """Where n candidates read a grid of `size` points along each of its dimensions."""
+
+    def __init__(self, size: tuple[int, ...], at: tuple[IntArray | None, ...]) -> None:
+        self.size, self.at = size, at
+        self._known: dict[tuple[int, ...], IntArray] = {}
+
+    def cut(self, part: IntArray) -> Places:
+        """Those of some of the candidates."""
+        return Places(self.size, tuple(None if a is None else a[part] for a in self.at))
+
+    def read(self, cost: Sum) -> Any:
+        """The sum for each candidate, [n], or a number."""
+        return cost.values.take(self.index(cost.on)) if cost.on else cost.values
+
+    def index(self, on: tuple[int, ...]) -> IntArray:
+        """Index of each candidate into an array along the dimensions `on`, [n]."""
+        if on not in self._known:
+            found: Any = 0
+            for dimension in on:
+                at = self.at[dimension]
+                found = at if dimension == on[0] else found * self.size[dimension] + at
+            self._known[on] = found
+        return self._known[on]
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The points that candidates share: values of `tp`, `tokens`, `cp` and `pp`, and pairs (ep, etp).
+
+    Where candidates fill too little of such a grid, or differ in more than these (`rows`), each distinct
+    candidate is a point of its own along the first dimension, and `values` holds its degrees.
+    """
+
+    values: dict[str, Any]  # degrees, and tokens where there are axes, each along its dimension
+    size: tuple[int, ...]
+    axes: dict[str, Values]  # empty where candidates are points of their own
+    places: Places  # of the candidates that it was made for
+
+
+@dataclass(frozen=True, slots=True)
+class LayerTable:
+    """`sums[name]` holds a `Sum` for each column of the split matrix: a layer, or an end, of one microbatch.
+
+    `whole[name]` is the sum over all layers and ends of the model. `rows` are the layers' own records, by
+    name, for a person to read.
+    """
+
+    grid: Grid
+    sums: dict[str, tuple[Sum, ...]]
+    whole: dict[str, Sum]
+    rows: dict[str, LayerCost]
+
+    def places(self, strategy: Strategy, work: Work, n: int) -> Places:
+        """Where n other candidates read the table; assumes that it has axes, and their values on them."""
+        known, tokens = self.grid.axes, tokens_of(work, strategy)
+        fields = {"tp": strategy.tp, "tokens": tokens, "cp": strategy.cp, "pp": strategy.pp}
+        at: list[IntArray | None] = [
+            lookup(known[name], fields[name], n) if len(known[name]) > 1 else None for name in AXES[:-1]
+        ]
+        experts = None
+        if self.grid.size[-1] > 1:
+            ep, etp = (lookup(known[name], getattr(strategy, name), n) for name in ("ep", "etp"))
+            experts = known["experts"].take(ep * len(known["etp"]) + etp)
+        return Places(self.grid.size, (*at, experts))
+
+
+def tokens_of(work: Work, strategy: Strategy) -> Any:
+    """Tokens of one microbatch on one rank."""
+    return strategy.microbatch_size * work.seq_len / strategy.cp
+
+
+def layer_table(
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    strategy: Strategy,
+    profile: Profile,
+    many: Candidates,
+    *,
+    shared: bool = False,
+) -> LayerTable:
+    """The layers of all candidates of `strategy` under its words; `many` holds its degrees.
+
+    `shared`: made for other candidates with the same values too, so it must have axes.
+    """
+    recompute = parse(strategy.recompute)
+    grid = _grid(work, strategy, profile, recompute, many, shared=shared)
+    on_grid = replace(strategy, **{k: v for k, v in grid.values.items() if k != "tokens"})
+    reach = _reach(cluster, on_grid)
+    if np.ndim(work.seq_len):
+        work = replace(work, seq_len=_first_axis(work.seq_len))
+    profile = with_axes(profile, len(AXES) - 1)
+    words = words_of(work, strategy, profile)
+    share = _whole_share(model, recompute, on_grid)
+    rows: dict[str, LayerCost] = {}
+    sums: dict[str, list[Sum]] = {name: [] for name in SUMS}
+    whole: dict[str, Any] = dict.fromkeys(WHOLE, 0.0)
+    shape = _shape(work, on_grid, grid)
+    for name, ops, is_layer, times in columns(model, shape, words):
+        word = recompute if is_layer else replace(recompute, modules=frozenset())
+        offload = parse_offload(strategy.offload) if is_layer else NO_OFFLOAD
+        again = share if is_layer else 0.0
+        parts: list[tuple[Any, LayerCost]] = []
+        for part, is_whole in ((1.0 - again, False), (again, True)):
+            if np.ndim(part) or part > 0.0:
+                row = layer_cost(
+                    ops, words, reach, cluster.chip, profile, word, work.options, offload, whole=is_whole
+                )
+                parts.append((part, row))
+        rows[name] = parts[0][1]
+        for key, fields in SUMS.items():
+            total: Any = 0.0
+            for part, row in parts:
+                total = total + part * sum(getattr(row, field) for field in fields)
+            sums[key].append(_sum(total, grid.size))
+            if key in whole:
+                whole[key] = whole[key] + times * total
+    every_layer = {key: _sum(total, grid.size) for key, total in whole.items()}
+    return LayerTable(grid, {k: tuple(v) for k, v in sums.items()}, every_layer, rows)
+
+
+def columns(model: Model, shape: Shape, words: Words) -> list[tuple[str, tuple[Operation, ...], bool, int]]:
+    """(name, operations, whether it is a layer that the recompute word speaks of, how many the model has) of
+    each column of the split matrix."""
+    shared = shared_operations(model, shape, words)
+    found = [
+        (f"layer_{i}", operations(block, model, shape, words) + shared, True, model.count(i))
+        for i, block in enumerate(model.blocks)
+    ]
+    mtp = mtp_operations(model, shape, words) if model.mtp_layers else ()
+    return [
+        *found,
+        ("embedding", ends.embedding(model.d_model, shape, words), False, 1),
+        ("head", ends.head(model.d_model, model.vocab, shape, words), False, 1),
+        ("mtp", mtp, False, model.mtp_layers),
+    ]
+
+
+def over_classes(value: Any) -> Any:
+    """A per-candidate number with an axis for stage classes."""
+    return np.asarray(value, float)[..., None] if np.ndim(value) else value
+
+
+def with_axes(profile: Profile, count: int) -> Profile:
+    """The profile with so many axes more on numbers that are arrays [n]."""
+    if not numbers_vary(profile):
+        return profile
+    moved: dict[str, Number] = {
+        name: replace(number, value=np.asarray(number.value, float).reshape(-1, *(1,) * count))
+        for name, number in profile.numbers.items()
+        if np.ndim(number.value)
+    }
+    return replace(profile, numbers=profile.numbers | moved)
+
+
+def numbers_vary(profile: Profile) -> bool:
+    """Whether a number of the profile is an array (while it is fitted)."""
+    return any(np.ndim(x.value) for x in profile.numbers.values())
+
+
+def candidates(strategy: Strategy, n: int) -> Candidates:
+    """The degrees of the n candidates of `strategy`."""
+    names = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "zero_group", "microbatch_size")
+    return Candidates({name: getattr(strategy, name) for name in names}, n)
+
+
+def _grid(
+    work: Work, strategy: Strategy, profile: Profile, recompute: Recompute, many: Candidates, *, shared: bool
+) -> Grid:
+    """The grid of the candidates' axes, or their own points."""
+    own = ("tp", "cp", "ep", "etp", "microbatch_size", "dp", "pp")
+    if numbers_vary(profile) or np.ndim(work.seq_len):
+        return _points(many.all(*own))
+    if not _stage_blind(strategy):
+        return _points(many.distinct(*own))
+    pieces = many.distinct("cp", "microbatch_size")
+    few = axis(pieces.values["microbatch_size"] * work.seq_len / pieces.values["cp"], len(pieces))
+    tokens = Axis(few.values, few.at.take(pieces.at))
+    experts = many.distinct("ep", "etp")
+    by_stage = not recompute.is_full and (recompute.every or recompute.layers)
+    pp = many.axis("pp") if by_stage else Axis(np.ones(1, np.int64), np.zeros(0, np.int64))
+    along = [(a.values, a.at) for a in (many.axis("tp"), tokens, many.axis("cp"), pp)]
+    size = (*(len(values) for values, _ in along), len(experts))
+    heavy = size[0] * size[1] * size[3] * size[4]  # nothing but messages over cp looks at cp
+    if not shared and heavy > 4 * many.n and many.n < 100_000:
+        return _points(many.distinct(*own[:5], *(("pp",) if by_stage else ())))
+    values = {name: _along(column, i) for i, (name, (column, _)) in enumerate(zip(AXES, along))}
+    values |= {name: _along(column, 4) for name, column in experts.values.items()}
+    values["microbatch_size"] = values["tokens"] * values["cp"] / work.seq_len
+    at = [at if len(column) > 1 else None for column, at in along]
+    places = Places(size, (*at, experts.at if len(experts) > 1 else None))
+    axes = {name: column for name, (column, _) in zip(AXES, along)}
+    axes |= {name: many.axis(name).values for name in ("ep", "etp")}
+    axes["experts"] = _pair_places(many, experts)
+    return Grid(values, size, axes, places)
+
+
+def _pair_places(many: Candidates, experts: Distinct) -> Values:
+    """Place of each (ep, etp) among the pairs, by ep's and etp's own places."""
+    ep, etp = many.axis("ep").values, many.axis("etp").values
+    place = np.zeros(len(ep) * len(etp), np.int64)
+    n = len(experts)
+    code = lookup(ep, experts.values["ep"], n) * len(etp) + lookup(etp, experts.values["etp"], n)
+    place[code] = np.arange(n)
+    return place
+
+
+def _points(rows: Distinct) -> Grid:
+    """Each row as a point of its own."""
+    size = (len(rows), 1, 1, 1, 1)
+    values = {name: _first_axis(column) for name, column in rows.values.items()}
+    at = rows.at if len(rows) > 1 else None
+    return Grid(values, size, {}, Places(size, (at, None, None, None, None)))
+
+
+def _along(column: Values, dimension: int) -> Values:
+    return column.reshape(tuple(-1 if i == dimension else 1 for i in range(len(AXES))))
+
+
+def _first_axis(column: Values) -> Values:
+    return _along(np.ravel(column), 0)
+
+
+def _shape(work: Work, on_grid: Strategy, grid: Grid) -> Shape:
+    """What a rank sees at each point."""
+    s = on_grid
+    tokens = grid.values["tokens"] if "tokens" in grid.values else tokens_of(work, s)
+    return Shape(tokens, work.seq_len, s.microbatch_size, s.tp, s.cp, s.ep, s.etp)
+
+
+def _stage_blind(strategy: Strategy) -> bool:
+    """Whether dp and pp move no axis that a layer sends over: tp and cp innermost, stages outermost."""
+    return strategy.placement[:2] == ("tp", "cp") and strategy.placement[-1] == "pp"
+
+
+def _reach(cluster: Cluster, on_grid: Strategy) -> dict[str, Span]:
+    """Spans of the axes that layers send over, each along the dimensions that it looks at."""
+    if not _stage_blind(on_grid):
+        return spans(cluster, replace(on_grid, zero_group=1))
+    attention = spans(cluster, replace(on_grid, dp=1, pp=1, ep=1, etp=1, zero_group=1))
+    # Experts lie from the first rank of a stage outwards, whatever tp and cp are.
+    experts = spans(cluster, replace(on_grid, dp=1, pp=1, tp=1, cp=1, zero_group=1))
+    return attention | {name: experts[name] for name in ("ep", "etp")}
+
+
+def _whole_share(model: Model, recompute: Recompute, on_grid: Strategy) -> Any:
+    """Share of layers that is recomputed whole (between 0 and 1 only under every:N and layers:N)."""
+    if recompute.is_full:
+        return 1.0
+    if recompute.every or recompute.layers:
+        return recompute.full_share(model.n_layers / np.asarray(on_grid.pp))
+    return 0.0
+
+
+def _sum(total: Any, size: tuple[int, ...]) -> Sum:
+    """`total` kept along the dimensions that it has."""
+    array = np.asarray(total, float)
+    if array.size == 1:
+        return Sum(float(array.ravel()[0]), ())
+    if not array.any():
+        return Sum(0.0, ())
+    return Sum(np.ascontiguousarray(array).ravel(), tuple(i for i, n in enumerate(array.shape) if n > 1))
