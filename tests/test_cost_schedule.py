@@ -8,16 +8,19 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
 
+from meshwright.checks.layout import SINGLE_CHUNK, TWO_CHUNKS
 from meshwright.cost import schedule
 from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.hardware.cluster import parse
 from meshwright.model.records import Attention, Block, Mlp, Model
 from meshwright.profiles.load import load
+from meshwright.strategy import records
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -122,8 +125,41 @@ def test_closed_forms_broadcast() -> None:
         assert 0.0 <= plan.P2P_EXPOSED <= 1.0
 
 
+def test_scalars_and_arrays_agree() -> None:
+    """One plan at a time or a grid of them, with the depth and the microbatches given."""
+    pp, m = np.array([[2], [4], [8]]), np.array([4, 16, 64])
+    for word in schedule.names():
+        plan, v = schedule.load(word), 2 if word in TWO_CHUNKS or word.startswith("inter") else 1
+        bubbles = np.broadcast_to(plan.bubble((pp - 1.0), (pp - 1) * 2.1, (pp - 1) * 0.9, v, pp, m), (3, 3))
+        held = np.broadcast_to(plan.in_flight(0 * pp, pp, v, m), (3, 3))
+        for i, j in product(range(3), range(3)):
+            p, n = int(pp[i, 0]), int(m[j])
+            one = plan.bubble(p - 1.0, (p - 1) * 2.1, (p - 1) * 0.9, v, p, n)
+            assert float(one) == pytest.approx(bubbles[i, j], rel=1e-12)
+            assert float(plan.in_flight(0, p, v, n)) == pytest.approx(held[i, j], rel=1e-12)
+            assert bubbles[i, j] >= 0
+            assert 0 < held[i, j] <= n
+
+
+@pytest.mark.parametrize("word", sorted(schedule.names()))
+def test_depth_and_microbatches_left_out_mean_a_deep_pipeline(word: str) -> None:
+    """What a caller without them gets is the limit, not another formula."""
+    plan, n = schedule.load(word), 1e6
+    v = 2 if word in TWO_CHUNKS or word.startswith("inter") else 1
+    seconds = (n, 2.1 * n, 0.9 * n, v)
+    deep = float(plan.bubble(*seconds, n + 1, 2 * n + 1))
+    assert float(plan.bubble(*seconds)) == pytest.approx(deep, rel=1e-5)
+
+
+def test_two_stages_on_a_rank_are_counted() -> None:
+    held = {word: schedule.load(word).PARAMETERS_HELD for word in schedule.names()}
+    assert held.pop("dualpipe") == 2.0
+    assert set(held.values()) == {1.0}
+
+
 def test_names_are_words_of_the_strategy() -> None:
-    assert {"gpipe", "1f1b", "interleaved-1f1b"} <= set(schedule.names())
+    assert set(schedule.names()) == set(get_args(records.Schedule))
+    assert set(schedule.names()) == SINGLE_CHUNK | TWO_CHUNKS | {"interleaved-1f1b"}
     with pytest.raises(InputError) as caught:
         schedule.load("2f2b")
     (found,) = caught.value.diagnostics

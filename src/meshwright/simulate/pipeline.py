@@ -134,7 +134,7 @@ def period(word: str, pp: int, vpp: int, microbatches: int, durations: Durations
     return ends(steps) - ends(steps - 1)
 
 
-def _seconds(durations: Durations, depth: int) -> tuple[dict[str, npt.NDArray[np.float64]], list[float]]:
+def _seconds(durations: Durations, depth: int) -> tuple[dict[str, list[float]], list[float]]:
     """Seconds by kind of pass [stages], and of sends [stages - 1]; every fault at once."""
     faults: list[Diagnostic] = []
 
@@ -169,7 +169,8 @@ def _seconds(durations: Durations, depth: int) -> tuple[dict[str, npt.NDArray[np
     spread("joined", durations.joined, 1)
     if faults:
         raise InputError(*faults)
-    return kinds | {"B": kinds["I"] + kinds["W"]}, sends.tolist()
+    passes = kinds | {"B": kinds["I"] + kinds["W"]}
+    return {kind: seconds.tolist() for kind, seconds in passes.items()}, sends.tolist()
 
 
 def _wait(way: Route, sends: list[float], stage: int) -> float:

@@ -20,7 +20,7 @@ class Schedule(Protocol):
 
     `bubble(forward, backward, weight, vpp, pp, microbatches)`: idle seconds of the slowest stage a step, from
     the summed seconds of one microbatch on all *other* stages (`weight`: the weight-gradient part of
-    backward). Left out, `pp` and `microbatches` mean a deep pipeline and many microbatches.
+    backward). Left out, `pp` and `microbatches` mean a deep pipeline and twice as many microbatches.
     `in_flight(rank, pp, vpp, microbatches)`: microbatches whose activations rank `rank` holds at its peak,
     in units of everything that a rank computes for one microbatch.
     `actions(pp, vpp, microbatches)`: the passes of each rank in order; raises InputError where the schedule

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.cost.schedule.actions import Order, both_ways, chunks_are, require
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
-P2P_EXPOSED = 0.0
+P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
 PARAMETERS_HELD = 2.0
 route = both_ways
 
@@ -25,7 +25,8 @@ def bubble(
     """max(2 q F, (q - 1) F + q I) + q max(I - W, 0), q = p/2 - 1, I = B - W.
 
     Where F = I = W that is the published (p/2 - 1)(F&B + B - 3W) with F&B = F + B: a joined pair counts at
-    full length here, what it hides is counted where it is hidden. Exact for equal stages. The arguments are p - 1 stages' worth: q / (p - 1) = (1 - 1 / (p - 1)) / 2.
+    full length here, what it hides is counted where it is hidden. Exact for equal stages.
+    The arguments are p - 1 stages' worth: q / (p - 1) = (1 - 1 / (p - 1)) / 2.
     """
     others = np.maximum(np.asarray(pp) - 1.0, 1.0)
     q = 0.5 * (1.0 - 1.0 / others)

@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.cost.schedule.actions import Order, chunks_are, looping, require
 from meshwright.cost.schedule.alternating import split_backward
 
-P2P_EXPOSED = 0.0
+P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
 PARAMETERS_HELD = 1.0
 route = looping
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from meshwright.cost.schedule.actions import Action, Kind, Order, chunks_are, require, v_shaped
 
-P2P_EXPOSED = 0.0
+P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
 PARAMETERS_HELD = 1.0
 route = v_shaped
 
@@ -25,7 +25,8 @@ def bubble(
     With n = p - 1 other ranks: n (I - W) or n (F - W) where weight parts are too short to fill the drain,
     n (I - F)/2 or n (F - (I + W)/2) where forwards do not fit the warm-up, n (W - F)/2 where the last rank's
     weight parts outlast the first rank's; and (F + I)(2n - m + 1)/4 or n (F + I) - (m - 1)(F + B)/2 where
-    microbatches run out before the pipeline is full. Within 2 % of the simulated step for equal stages.
+    microbatches run out before the pipeline is full. Within 3 % of the simulated step for
+    equal stages of 4 ranks or more.
     """
     gradient = backward - weight
     gaps = [
@@ -46,8 +47,8 @@ def bubble(
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
-    """2p chunks of two a rank: min(m, p)."""
-    return np.minimum(microbatches, pp + 0.0 * rank)
+    """(min(m, 2p - r - 1) + min(m, r + 1)) / 2, a chunk being half a rank: p where m >= 2p - 1."""
+    return (np.minimum(microbatches, 2 * pp - rank - 1) + np.minimum(microbatches, rank + 1)) / 2.0
 
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:

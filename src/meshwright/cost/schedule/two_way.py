@@ -77,7 +77,8 @@ def joined_bubble(others: Any, less_one: Any, forward: Any, backward_input: Any,
     """max(2 q F, (q - 1) F + q I) + q max(I - W, 0); `others` and `less_one` are q and q - 1.
 
     Twice through the ranks before the turn: a forward out and either a forward or a gradient back; input
-    parts longer than the weight parts meant to fill the drain leave the rest open. Worked out from `eight_phases`.
+    parts longer than the weight parts meant to fill the drain leave the rest open. Worked out from the list
+    that `eight_phases` makes.
     """
     there_and_back = np.maximum(2.0 * others * forward, less_one * forward + others * backward_input)
     return there_and_back + others * np.maximum(backward_input - weight, 0.0)

@@ -58,7 +58,7 @@ def slots(block: Block, pp: int) -> tuple[Row, ...]:
         if all(len({t % CYCLE for t in row}) == 4 for row in rows):
             whole = tuple((*row, *_weight_slots(row)) for row in rows)
             legal.append((max(_held(row) for row in whole), sum(extra), whole))
-    return min(legal)[2]
+    return min(legal)[-1]
 
 
 def _held(row: Row) -> int:
