@@ -129,6 +129,9 @@ def _load(path: Path) -> str:
         size = path.stat().st_size
         if path.is_dir():
             raise InputError(_fault(f"{path} is a folder, not a table", hint="name a CSV file"))
+        if not path.is_file():
+            said = f"{path} is a device or a pipe, not a table"
+            raise InputError(_fault(said, hint="save the table as a CSV file first"))
         if size > MAX_BYTES:
             raise InputError(
                 _fault(

@@ -10,6 +10,7 @@ from pydantic import Field
 from meshwright.errors import InputError
 from meshwright.files.given import OVERRIDES, ClusterGiven, named
 from meshwright.files.schema import GbitsPerS, GbytesPerS, Gib, Strict, Tflops, validate, version_fault
+from meshwright.files.text import fault
 from meshwright.files.yaml import Document, Key
 from meshwright.hardware.records import Chip
 
@@ -17,13 +18,13 @@ from meshwright.hardware.records import Chip
 class ChipFigures(Strict):
     """Figures of the chip that differ from the named data sheet. Peaks are dense."""
 
-    name: str | None = None
-    bf16: Tflops | None = Field(None, gt=0)
-    fp8: Tflops | None = Field(None, gt=0)
-    fp4: Tflops | None = Field(None, gt=0)
-    hbm: Gib | None = Field(None, gt=0)
-    hbm_gbytes_s: GbytesPerS | None = Field(None, gt=0)
-    tdp_w: float | None = Field(None, gt=0)
+    name: str | None = Field(None, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")
+    bf16: Tflops | None = Field(None, ge=1e-3, le=1e6)
+    fp8: Tflops | None = Field(None, ge=1e-3, le=1e6)
+    fp4: Tflops | None = Field(None, ge=1e-3, le=1e6)
+    hbm: Gib | None = Field(None, gt=0, le=1e5)
+    hbm_gbytes_s: GbytesPerS | None = Field(None, ge=1e-3, le=1e6)
+    tdp_w: float | None = Field(None, gt=0, le=1e6)
     source: str | None = None
 
 
@@ -48,15 +49,37 @@ def cluster_of(document: Document, at: Key = (), overrides: dict[str, float] | N
             raise InputError(stale)
     record = validate(document, ClusterFile, at)
     stated = {name: getattr(record, name) for name in OVERRIDES if getattr(record, name) is not None}
-    given = named(record.on, stated | (overrides or {}))
+    figures_given = stated | (overrides or {})
     if record.chip is None:
-        return given
+        return named(record.on, figures_given)
+    # Where the file replaces the memory, what a process can use of it is judged by that.
+    usable_gib = figures_given.pop("usable_gib", None) if record.chip.hbm is not None else None
+    given = named(record.on, figures_given)
+    hbm, sheet = record.chip.hbm, given.cluster.chip
+    taken = (sheet.hbm_bytes - sheet.usable_bytes) / 2**30
+    if hbm is not None and hbm <= taken:
+        raise InputError(
+            fault(
+                document.path, "MW813",
+                f"chip.hbm is {hbm:g} GiB, of which driver and context take {taken:.3g}: "
+                f"{hbm:g} - {taken:.3g} = {hbm - taken:.3g} GiB are left for a process",
+                line=document.line((*at, "chip", "hbm")), hint=f"give more than {taken:.3g} GiB",
+            )
+        )  # fmt: skip
     figures = record.chip.model_dump(exclude_none=True)
     chip = _with_figures(given.cluster.chip, record.chip)
     usable = given.cluster.usable_bytes
-    if record.chip.hbm is not None and "usable_gib" not in given.overrides:
+    if hbm is not None:
         # What the driver and the context take is kept: it does not grow with the memory.
         usable = chip.usable_bytes
+    if hbm is not None and usable_gib is not None:
+        if not 0.1 <= usable_gib <= hbm:
+            said = f"usable_gib is {usable_gib:g}, outside 0.1 to {hbm:g} (chip.hbm, GiB)"
+            hint = f"leave it out for {chip.usable_bytes / 2**30:.4g}"
+            line = document.line((*at, "usable_gib"))
+            raise InputError(fault(document.path, "MW813", said, line=line, hint=hint))
+        usable = usable_gib * 2.0**30
+        given = replace(given, overrides=given.overrides | {"usable_gib": usable_gib})
     return replace(given, cluster=replace(given.cluster, chip=chip, usable_bytes=usable), chip=figures)
 
 
@@ -71,7 +94,7 @@ def _with_figures(chip: Chip, figures: ChipFigures) -> Chip:
             changed[target] = value * factor
     if figures.hbm is not None:
         taken = chip.hbm_bytes - chip.usable_bytes
-        changed["usable_bytes"] = max(0.0, figures.hbm * 2.0**30 - taken)
+        changed["usable_bytes"] = figures.hbm * 2.0**30 - taken
     if figures.name is not None:
         changed["name"] = figures.name
     return replace(

@@ -16,7 +16,7 @@ from pydantic import BaseModel, Field, create_model, model_validator
 
 from meshwright.errors import Diagnostic, InputError
 from meshwright.files.schema import Strict, validate, version_fault
-from meshwright.files.text import fault
+from meshwright.files.text import fault, read_text
 from meshwright.files.yaml import Document, Key
 from meshwright.model.records import (
     Attention,
@@ -30,6 +30,9 @@ from meshwright.model.records import (
     Moe,
     ShortConv,
 )
+
+MOST_LAYERS = 10_000  # as in config.json
+MOST_SIZE = 2**30  # the longest context and the largest vocabulary are far below
 
 _MIXERS: dict[str, type] = {
     "attention": Attention,
@@ -54,7 +57,7 @@ def _fields(record: type, *, but: tuple[str, ...] = ()) -> dict[str, Any]:
         default = ... if f.default is dataclasses.MISSING else f.default
         bounds: dict[str, Any] = {}
         if hints[f.name] in (int, int | None):
-            bounds["ge"] = 1 if default is ... else 0
+            bounds |= {"ge": 1 if default is ... else 0, "le": MOST_SIZE}
         out[f.name] = (hints[f.name], Field(default, **bounds))
     return out
 
@@ -88,9 +91,9 @@ def _shape() -> type[BaseModel]:
     block = _block_schema()
     made: Any = {
         "version": (Literal[1], 1),
-        "n_layers": (int | None, Field(None, ge=1)),
+        "n_layers": (int | None, Field(None, ge=1, le=MOST_LAYERS)),
         "blocks": (list[block], Field(min_length=1)),  # type: ignore[valid-type]
-        "pattern": (list[int] | None, None),
+        "pattern": (list[int] | None, Field(None, max_length=MOST_LAYERS)),
         "shared_block": (block | None, None),
         "shared_at": (list[int], []),
     }
@@ -102,7 +105,7 @@ class FromPreset(Strict):
 
     version: Literal[1] = 1
     preset: str = Field(min_length=1)
-    n_layers: int | None = Field(None, ge=1)
+    n_layers: int | None = Field(None, ge=1, le=MOST_LAYERS)
 
 
 class FromConfig(Strict):
@@ -110,7 +113,7 @@ class FromConfig(Strict):
 
     version: Literal[1] = 1
     config: str = Field(min_length=1)
-    n_layers: int | None = Field(None, ge=1)
+    n_layers: int | None = Field(None, ge=1, le=MOST_LAYERS)
 
     @model_validator(mode="after")
     def _named(self) -> FromConfig:
@@ -137,7 +140,9 @@ def model_of(document: Document, at: Key = ()) -> Model:
         from meshwright.model import config_json
 
         found = validate(document, FromConfig, at)
-        return _at_depth(config_json.read(document.path.parent / found.config), found.n_layers)
+        path = document.path.parent / found.config
+        read_text(path)  # a missing, empty, binary or huge file is named for what it is
+        return _at_depth(config_json.read(path), found.n_layers)
     return _built(document, at, validate(document, _shape(), at))
 
 
@@ -154,6 +159,8 @@ def _built(document: Document, at: Key, shape: BaseModel) -> Model:
     def wrong(key: str, message: str, hint: str = "") -> None:
         faults.append(fault(path, "MW813", message, line=document.line((*at, key)), hint=hint))
 
+    if not s.name.isprintable():
+        wrong("name", f"name is {s.name!r}, with characters that do not print", "write a plain name")
     if s.pattern is None and s.n_layers is None:
         wrong("blocks", "the model has neither n_layers nor a pattern", "add n_layers: N")
     if s.pattern is None and len(s.blocks) > 1:

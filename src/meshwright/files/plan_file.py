@@ -12,18 +12,20 @@ from meshwright.files import cluster_file, model_file
 from meshwright.files.given import ClusterGiven, PlanGiven, named
 from meshwright.files.schema import Budget, Length, Strict, validate, version_fault
 from meshwright.files.text import fault, write_text
+from meshwright.files.work_given import LIMITS
 from meshwright.files.yaml import Document, dump
 from meshwright.model.records import Model
+from meshwright.search.given import read as read_given
 from meshwright.work import PRECISIONS
 
 
 class WorkPart(Strict):
     """What is asked of the machine; lengths take k = 1024, budgets k = 1000."""
 
-    seq_len: Length = Field(ge=1)
-    global_batch_size: Length = Field(ge=1)
+    seq_len: Length = Field(ge=1, le=LIMITS["--seq-len"][1])
+    global_batch_size: Length = Field(ge=1, le=LIMITS["--global-batch"][1])
     precision: str = "bf16"
-    total_tokens: Budget | None = Field(None, ge=1)
+    total_tokens: Budget | None = Field(None, ge=1, le=LIMITS["--total-tokens"][1])
     options: list[str] = Field(default_factory=list)
     framework: str | None = None
 
@@ -115,6 +117,7 @@ def plan_of(
                 line=document.line(("work", "precision")), hint=f"one of {', '.join(PRECISIONS)}",
             )
         )  # fmt: skip
+    faults += _words(document)
     if faults:
         raise InputError(*dict.fromkeys(faults))
     assert top is not None
@@ -126,6 +129,22 @@ def plan_of(
             strategy[name] = tuple(strategy[name])
     estimate = {} if top.estimate is None else top.estimate.model_dump()
     return PlanGiven(model, data["model"], found, top.work.model_dump(exclude_none=True), strategy, estimate)
+
+
+def _words(document: Document) -> list[Diagnostic]:
+    """Faults of the strategy's words, with their lines; what is no text or list is judged by the schema."""
+    strategy = document.data.get("strategy")
+    found: list[Diagnostic] = []
+    for name, value in strategy.items() if isinstance(strategy, dict) else ():
+        field = StrategyPart.model_fields.get(name)
+        wanted = list if name in ("layers_per_stage", "placement") else str
+        if field is None or field.annotation in (int | None, bool | None) or not isinstance(value, wanted):
+            continue
+        try:
+            read_given({name: value})
+        except InputError as error:
+            found += [_placed(document, ("strategy", name), d) for d in error.diagnostics]
+    return found
 
 
 def _model(document: Document) -> Model:

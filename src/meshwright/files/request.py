@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -93,7 +94,9 @@ def read(
     stated = WorkGiven(
         seq_len, global_batch_size, tokens_per_step, total_tokens, precision, tuple(options), several
     )
-    asked = part(lambda: work_of(stated, work, plan.work if plan is not None else {}))
+    # A file that could not be read may state the work, so nothing of it is called missing.
+    unread = source is None and not isinstance(model, Model) and _is_path(str(model))
+    asked = part(lambda: work_of(stated, work, plan.work if plan is not None else {}, unread=unread))
     named = framework or (plan.work.get("framework") if plan is not None else None)
     numbers = part(lambda: _numbers(profile))
     efficiency = part(lambda: _profile(named, machine, numbers)) if machine is not None else None
@@ -117,7 +120,12 @@ def read(
 def _is_path(text: str) -> bool:
     """Whether a name means a file: it ends like one or says so with a separator that leads somewhere."""
     lowered = text.lower()
-    return lowered.endswith((".yaml", ".yml", ".json")) or ("/" in text and Path(text).exists())
+    if lowered.endswith((".yaml", ".yml", ".json")):
+        return True
+    try:
+        return "/" in text and Path(text).exists()
+    except OSError:  # a name longer than any path
+        return False
 
 
 def _model(
@@ -136,7 +144,8 @@ def _model(
     if isinstance(model, Model):
         return model, model_file.model_mapping(model)
     path = Path(model)
-    if path.is_dir() and (path / "config.json").is_file():
+    # os.path: a name longer than any path is no folder, where pathlib raises.
+    if os.path.isdir(path) and (path / "config.json").is_file():
         path = path / "config.json"
     if path.suffix.lower() == ".json":
         read_text(path)  # an empty, binary or huge file is named for what it is

@@ -39,6 +39,8 @@ Microseconds = Annotated[float, BeforeValidator(_plain_or(units.parse_time, 1e-6
 Length = Annotated[int, BeforeValidator(lambda v: units.parse_length(v) if isinstance(v, str) else v)]
 Budget = Annotated[int, BeforeValidator(lambda v: units.parse_count(v) if isinstance(v, str | float) else v)]
 
+MAX_FAULTS = 50  # of one record: more than a person mends at once
+
 Record = TypeVar("Record", bound=BaseModel)
 
 
@@ -50,7 +52,11 @@ def validate(document: Document, record: type[Record], at: Key = ()) -> Record:
     try:
         return record.model_validate(value)
     except ValidationError as error:
-        faults = [_diagnostic(document, record, at, dict(e)) for e in error.errors(include_url=False)]
+        found = error.errors(include_url=False)
+        faults = [_diagnostic(document, record, at, dict(e)) for e in found[:MAX_FAULTS]]
+        if len(found) > MAX_FAULTS:
+            said = f"{len(found) - MAX_FAULTS:,} more faults in {document.path} ({len(found):,} in all)"
+            faults.append(fault(document.path, "MW813", said, hint="mend these and read it again"))
         raise InputError(*_distinct(faults)) from None
 
 
@@ -61,7 +67,7 @@ def _distinct(faults: list[Diagnostic]) -> list[Diagnostic]:
 def _diagnostic(document: Document, record: type[BaseModel], at: Key, error: dict[str, Any]) -> Diagnostic:
     """One pydantic error in this project's words."""
     loc = tuple(step for step in error["loc"] if isinstance(step, str | int))
-    key = _key_in_data(document, at, loc)
+    key = _key_in_data(document, at, loc, missing=error["type"] == "missing")
     name = ".".join(str(k) for k in key) or "the file"
     path, line = document.path, document.line(key)
     given = error.get("input")
@@ -79,8 +85,11 @@ def _diagnostic(document: Document, record: type[BaseModel], at: Key, error: dic
             hint="add it; nothing is assumed for it",
         )
     if error["type"] == "value_error":
-        return fault(path, "MW813", f"{name}: {error['ctx']['error']}", line=line)
-    return fault(path, "MW813", f"{name} is {_shown(given)}: {_reason(error)}", line=line)
+        return fault(path, "MW813", f"{name}: {error['ctx']['error']}", line=line, hint=_WAY_OUT)
+    return fault(path, "MW813", f"{name} is {_shown(given)}: {_reason(error)}", line=line, hint=_WAY_OUT)
+
+
+_WAY_OUT = "correct the value, or leave the key out where it has a default"
 
 
 def _reason(error: dict[str, Any]) -> str:
@@ -93,7 +102,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _key_in_data(document: Document, at: Key, loc: tuple[str | int, ...]) -> Key:
+def _key_in_data(document: Document, at: Key, loc: tuple[str | int, ...], *, missing: bool) -> Key:
     """`loc` without the union tags that pydantic puts between keys: they are not in the file."""
     key: Key = at
     value: Any = document.data
@@ -106,7 +115,7 @@ def _key_in_data(document: Document, at: Key, loc: tuple[str | int, ...]) -> Key
         if inside:
             value = value[step]
             key = (*key, step)
-        elif i == len(loc) - 1:
+        elif missing and i == len(loc) - 1:
             key = (*key, step)  # a missing key is named although it is not there
     return key
 

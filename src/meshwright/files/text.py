@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import tempfile
 from pathlib import Path
@@ -19,22 +20,23 @@ def fault(path: Path, code: str, message: str, *, line: int | None = None, hint:
     return Diagnostic(code, message, where=where, hint=hint)
 
 
-def read_text(path: Path) -> str:
-    """The file as text; InputError where it is missing, a folder, empty, binary or far too large."""
+def read_text(path: Path, limit: int = LIMIT_BYTES) -> str:
+    """The file as text; InputError where it is missing, a folder, empty, binary or above `limit` bytes."""
     try:
         if path.is_dir():
             raise InputError(
                 fault(path, "MW802", f"{path} is a folder, not a file", hint="name the file in it")
             )
         if path.exists() and not path.is_file():
-            raise InputError(fault(path, "MW802", f"{path} is not a regular file"))
+            said = f"{path} is a device or a pipe, not a file"
+            raise InputError(fault(path, "MW802", said, hint="name a file; save what is piped to one first"))
         size = path.stat().st_size
-        if size > LIMIT_BYTES:
+        if size > limit:
             raise InputError(
                 fault(
                     path, "MW803",
                     f"{path} has {units.bytes_text(size)}; a plan, cluster or model file has less than "
-                    f"{units.bytes_text(LIMIT_BYTES)}",
+                    f"{units.bytes_text(limit)}",
                     hint="name the YAML or config.json, not weights or data",
                 )
             )  # fmt: skip
@@ -42,9 +44,13 @@ def read_text(path: Path) -> str:
     except FileNotFoundError:
         raise InputError(fault(path, "MW801", f"no file {path}", hint=_neighbours(path))) from None
     except OSError as error:
-        raise InputError(fault(path, "MW802", f"cannot read {path}: {error.strerror}")) from None
+        said = f"cannot read {path}: {error.strerror}"
+        raise InputError(fault(path, "MW802", said, hint=f"try: ls -lL {path}")) from None
+    except ValueError:  # a zero byte in the name
+        said = f"{str(path)!r} is no file name: it holds a zero byte"
+        raise InputError(Diagnostic("MW802", said, where=repr(str(path)), hint="remove it")) from None
     if not raw.strip():
-        raise InputError(fault(path, "MW805", f"{path} is empty"))
+        raise InputError(fault(path, "MW805", f"{path} is empty", hint="was it written to the end?"))
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -55,10 +61,12 @@ def read_text(path: Path) -> str:
                 "MW804",
                 f"{path} is not UTF-8 text: byte {error.start} is 0x{raw[error.start]:02x}",
                 line=line,
+                hint="save it as text in UTF-8",
             )
         ) from None
     if "\0" in text:
-        raise InputError(fault(path, "MW804", f"{path} is binary: it holds zero bytes"))
+        said = f"{path} is binary: it holds zero bytes"
+        raise InputError(fault(path, "MW804", said, hint="save it as text in UTF-8"))
     return text
 
 
@@ -69,15 +77,27 @@ def _neighbours(path: Path) -> str:
     try:
         names = [p.name for p in path.parent.iterdir()]
     except OSError:
-        return f"the folder {path.parent} does not exist" if not path.parent.exists() else ""
+        missing = not path.parent.exists()
+        return f"the folder {path.parent} {'does not exist' if missing else 'cannot be listed'}"
     close = get_close_matches(path.name, names, n=2)
-    return f"did you mean {' or '.join(str(path.parent / c) for c in close)}?" if close else ""
+    if close:
+        return f"did you mean {' or '.join(str(path.parent / c) for c in close)}?"
+    return f"name a file that exists; {path.parent.resolve()} holds no file of a like name"
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` whole or not at all: to a temporary neighbour first, then renamed over it."""
+    """Write `text` to `path` whole or not at all: to a temporary neighbour first, then renamed over it.
+
+    A link stays one and its target is written; a device or a pipe is written to, never replaced.
+    """
     temporary: str | None = None
     try:
+        path = Path(os.path.realpath(path))
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if path.exists() and not path.is_file():
+            path.write_text(text, encoding="utf-8")
+            return
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             out.write(text)

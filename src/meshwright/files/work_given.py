@@ -12,6 +12,13 @@ from meshwright.report.records import Because
 from meshwright.work import PRECISIONS, Work
 
 MOST_BATCHES = 16  # of a range; powers of two reach 32,768 times the first
+# What a flag is written like, and the most that any run has had of it, with room to spare.
+LIMITS = {
+    "--seq-len": ("write --seq-len 8k (8,192 tokens)", 10**9),
+    "--global-batch": ("write --global-batch 128 (sequences a step)", 10**9),
+    "--tokens-per-step": ("write --tokens-per-step 16M", 10**18),
+    "--total-tokens": ("write --total-tokens 15T (15 x 10^12)", 10**18),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +43,28 @@ class WorkRead:
     derived: dict[str, Because] = field(default_factory=dict)
 
 
-def work_of(given: WorkGiven, base: Work | None, plan: Mapping[str, Any]) -> WorkRead:
-    """The work that `given` asks for over `base` (a record) or `plan` (a plan file's); all faults at once."""
+def work_of(
+    given: WorkGiven, base: Work | None, plan: Mapping[str, Any], *, unread: bool = False
+) -> WorkRead | None:
+    """The work that `given` asks for over `base` (a record) or `plan` (a plan file's); all faults at once.
+
+    With `unread`, a plan that could not be read: what is left out is not called missing, and may come out
+    as None.
+    """
     faults: list[Diagnostic] = []
     derived: dict[str, Because] = {}
 
     def number(flag: str, parse: Callable[[Any], int], text: Any) -> int | None:
+        hint, most = LIMITS[flag]
         try:
             value = parse(text)
         except units.UnitError as error:
-            faults.append(Diagnostic("MW903", str(error), where=flag))
+            faults.append(Diagnostic("MW903", str(error), where=flag, hint=hint))
             return None
-        if value < 1:
-            faults.append(Diagnostic("MW903", f"{flag} is {value}; it must be at least 1", where=flag))
+        if value < 1 or value > most:
+            bound = "at least 1" if value < 1 else f"at most {most:,}"
+            said = f"{flag} is {value:.6g}; it must be {bound}"
+            faults.append(Diagnostic("MW903", said, where=flag, hint=hint))
             return None
         return value
 
@@ -62,7 +78,7 @@ def work_of(given: WorkGiven, base: Work | None, plan: Mapping[str, Any]) -> Wor
 
     if given.seq_len is not None:
         seq_len = number("--seq-len", units.parse_length, given.seq_len)
-    elif seq_len is None:
+    elif seq_len is None and not unread:
         faults.append(
             Diagnostic("MW903", "the sequence length is missing", where="--seq-len", hint="add --seq-len 8k")
         )
@@ -83,7 +99,11 @@ def work_of(given: WorkGiven, base: Work | None, plan: Mapping[str, Any]) -> Wor
         )  # fmt: skip
     elif given.global_batch_size is not None:
         text = str(given.global_batch_size)
-        if ":" in text:
+        if "," in text:
+            said = f"--global-batch {text} holds a comma, and a list is no batch"
+            way = "write it without commas, or search a range with plan: --global-batch 512:4096"
+            faults.append(Diagnostic("MW903", said, where="--global-batch", hint=way))
+        elif ":" in text:
             batches = _range(text, given, number, faults)
             batch = batches[0] if batches else None
         else:
@@ -93,7 +113,7 @@ def work_of(given: WorkGiven, base: Work | None, plan: Mapping[str, Any]) -> Wor
         if found is not None:
             batch, because = found
             derived["global_batch_size"] = Because(batch, because)
-    elif batch is None:
+    elif batch is None and not unread:
         faults.append(
             Diagnostic(
                 "MW903", "the batch is missing", where="--global-batch",
@@ -102,6 +122,8 @@ def work_of(given: WorkGiven, base: Work | None, plan: Mapping[str, Any]) -> Wor
         )  # fmt: skip
     if faults:
         raise InputError(*faults)
+    if seq_len is None or batch is None:
+        return None
     named = frozenset(given.options) or options
     return WorkRead(Work(seq_len, batch, precision, tokens, named), batches, derived)
 
@@ -140,8 +162,11 @@ def _range(
     low, high = ends[0], ends[1]
     if low > high:
         faults.append(
-            Diagnostic("MW903", f"--global-batch {text} is empty: {low} > {high}", where="--global-batch")
-        )
+            Diagnostic(
+                "MW903", f"--global-batch {text} is empty: {low} > {high}", where="--global-batch",
+                hint=f"write {high}:{low}",
+            )
+        )  # fmt: skip
         return ()
     tried = [low]
     while tried[-1] * 2 <= high and len(tried) < MOST_BATCHES:
@@ -173,6 +198,13 @@ def _batch_of_tokens(
             )
         )
         return None
+    hint, most = LIMITS["--tokens-per-step"]
+    tokens = readings[0][0]
+    if not 1 <= tokens <= most:
+        bound = "at least 1" if tokens < 1 else f"at most {most:,}"
+        said = f"--tokens-per-step is {tokens:.6g}; it must be {bound}"
+        faults.append(Diagnostic("MW903", said, where="--tokens-per-step", hint=hint))
+        return None
     if seq_len is None:
         return None
     for tokens, base in readings:
@@ -188,13 +220,14 @@ def _batch_of_tokens(
                 f"{spelled} = {tokens:,} tokens a step / {seq_len:,} a sequence = {batch:,} sequences",
             )
     tokens = readings[0][0]
-    below = max(1, tokens // seq_len)
+    below = tokens // seq_len
+    near = f"{below} or {below + 1}" if below else "1"
     faults.append(
         Diagnostic(
             "MW903",
             f"{tokens:,} tokens a step are not whole sequences: "
             f"{tokens:,} / {seq_len:,} = {tokens / seq_len:,.2f}",
-            where="--tokens-per-step", hint=f"nearest: --global-batch {below} or {below + 1}",
+            where="--tokens-per-step", hint=f"nearest: --global-batch {near}",
         )
     )  # fmt: skip
     return None

@@ -11,13 +11,14 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
-from meshwright.errors import InputError
+from meshwright.errors import Diagnostic, InputError
 from meshwright.files.text import fault, read_text
 
 MAX_NODES = (
     100_000  # values, aliases expanded: far above any plan, far below what a hostile file can unfold to
 )
 MAX_DEPTH = 50
+MAX_BYTES = 2**17  # YAML of this size reads in seconds; ten thousand layers one by one are half of it
 
 Key = tuple[str | int, ...]
 
@@ -41,13 +42,13 @@ class Document:
 
 def load(path: Path) -> Document:
     """Read `path` as one YAML (or JSON) mapping; InputError with the line where it is torn."""
-    text = read_text(path)
+    text = read_text(path, MAX_BYTES)
     loader = YAML(typ="safe", pure=True)
     try:
         node = loader.compose(io.StringIO(text))
         lines: dict[Key, int] = {}
         _walk(path, node, (), lines, [0])
-        data = YAML(typ="safe", pure=True).load(io.StringIO(text))
+        data = None if node is None else loader.constructor.construct_document(node)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         what = (error.problem or error.context or "torn").split("\n")[0]
@@ -57,17 +58,29 @@ def load(path: Path) -> Document:
                 "MW806",
                 f"{path} is not valid YAML: {what}",
                 line=None if mark is None else mark.line + 1,
+                hint="mend that line; a value with : # [ { or ! in it needs quotes",
             )
         ) from None
     except (YAMLError, ValueError, OverflowError) as error:
         raise InputError(
-            fault(path, "MW806", f"{path} is not valid YAML: {str(error).splitlines()[0]}")
+            fault(
+                path,
+                "MW806",
+                f"{path} is not valid YAML: {str(error).splitlines()[0]}",
+                hint="quote the value that cannot be read",
+            )
         ) from None
     except RecursionError:
-        raise InputError(fault(path, "MW803", f"{path} is nested deeper than {MAX_DEPTH} levels")) from None
+        raise InputError(_too_deep(path)) from None
     if not isinstance(data, dict):
         raise InputError(
-            fault(path, "MW807", f"{path} holds a {type(data).__name__}, not keys with values", line=1)
+            fault(
+                path,
+                "MW807",
+                f"{path} holds a {type(data).__name__}, not keys with values",
+                line=1,
+                hint="a plan, model or cluster file starts with: version: 1",
+            )
         )
     return Document(path, data, lines)
 
@@ -78,9 +91,10 @@ def _walk(path: Path, node: Node | None, key: Key, lines: dict[Key, int], seen: 
         return
     seen[0] += 1
     if seen[0] > MAX_NODES:
-        raise InputError(fault(path, "MW803", f"{path} holds more than {MAX_NODES:,} values"))
+        said = f"{path} holds more than {MAX_NODES:,} values, aliases unfolded"
+        raise InputError(fault(path, "MW803", said, hint="name a plan, model or cluster file"))
     if len(key) > MAX_DEPTH:
-        raise InputError(fault(path, "MW803", f"{path} is nested deeper than {MAX_DEPTH} levels"))
+        raise InputError(_too_deep(path))
     lines.setdefault(key, node.start_mark.line + 1)
     if isinstance(node, MappingNode):
         for name, value in node.value:
@@ -90,6 +104,11 @@ def _walk(path: Path, node: Node | None, key: Key, lines: dict[Key, int], seen: 
     elif isinstance(node, SequenceNode):
         for i, value in enumerate(node.value):
             _walk(path, value, (*key, i), lines, seen)
+
+
+def _too_deep(path: Path) -> Diagnostic:
+    said = f"{path} is nested deeper than {MAX_DEPTH} levels"
+    return fault(path, "MW803", said, hint="name a plan, model or cluster file")
 
 
 def dump(data: dict[str, Any]) -> str:
