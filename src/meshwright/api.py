@@ -6,13 +6,13 @@ says what was derived and why. Every fault of a request is raised at once as `In
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright import __version__, units
-from meshwright.errors import Diagnostic, InputError
+from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.files import given
 from meshwright.files import request as requests
 from meshwright.files.request import Request
@@ -24,6 +24,7 @@ from meshwright.strategy.records import Strategy
 from meshwright.work import PRECISIONS, Work
 
 if TYPE_CHECKING:
+    from meshwright.calibrate.rows import Run
     from meshwright.calibrate.validate import Validation
 
 __all__ = [
@@ -243,13 +244,33 @@ def validate(
     *,
     framework: str | None = None,
     progress: Callable[[int, int], None] | None = None,
+    warn: Callable[[Sequence[Diagnostic]], None] | None = None,
 ) -> Validation:
-    """The cost model against measured runs: the shipped table, or `table` in the same form."""
-    from meshwright.calibrate import rows
+    """The cost model against measured runs: the shipped table, or `table` in the same form.
+
+    `warn` is called with what is odd in the table and does not stop the reading.
+    """
     from meshwright.calibrate import validate as validation
 
-    runs = rows.read(None if table is None else Path(table))
+    runs = _runs(table, warn)
+    if framework is not None:
+        known = sorted({r.framework.lower() for r in runs if r.framework})
+        if framework.lower() not in known:
+            said = f"no run of the table is of framework {framework!r}"
+            listed = f"the table has {', '.join(known)}" if known else "leave it out; the table names none"
+            hint = did_you_mean(framework, known) or listed
+            raise InputError(Diagnostic("MW904", said, where="--framework", hint=hint))
     return validation.validate(runs, framework=framework, progress=progress)
+
+
+def _runs(table: str | Path | None, warn: Callable[[Sequence[Diagnostic]], None] | None) -> tuple[Run, ...]:
+    """The runs of `table` or of the shipped one; its warnings go to `warn`."""
+    from meshwright.calibrate import rows
+
+    found = rows.read_table(None if table is None else Path(table))
+    if warn is not None and found.warnings:
+        warn(found.warnings)
+    return found.runs
 
 
 def validated(found: Validation) -> dict[str, Any]:
@@ -264,9 +285,19 @@ def exceeds(found: Validation, limit: float) -> bool:
     return error is None or error > 100 * limit
 
 
-def explained(found: Estimate) -> dict[str, Any]:
-    """The object that `meshwright explain --json` prints: an estimate with its tree of terms."""
-    return as_json.estimate_object(found, terms=True, verb="explain")
+def explained(found: Estimate, *, path: str | None = None, depth: int | None = None) -> dict[str, Any]:
+    """The object that `meshwright explain --json` prints: an estimate with its tree of terms.
+
+    `path` keeps the part of that name alone, `depth` that many levels.
+    """
+    from meshwright.report.terminal.tree import term_at
+
+    shown = as_json.estimate_object(found, verb="explain")
+    root = found.evaluation.terms
+    if root is not None:
+        term = root if path is None else term_at(root, path)
+        shown["plan"]["terms"] = as_json.term_json(term, depth)
+    return shown
 
 
 def calibrate(
@@ -274,15 +305,16 @@ def calibrate(
     *,
     path: str | Path | None = None,
     progress: Callable[[str], None] | None = None,
+    warn: Callable[[Sequence[Diagnostic]], None] | None = None,
 ) -> dict[str, Any]:
     """Fit profile numbers to the runs of `table`, write them to `path`, and say how well they fit.
 
     A table refines the shipped numbers; without one the shipped runs are fitted from the priors.
     """
-    from meshwright.calibrate import fit, rows
+    from meshwright.calibrate import fit
     from meshwright.files import profile_file
 
-    found = fit.observations(rows.read(None if table is None else Path(table)))
+    found = fit.observations(_runs(table, warn))
     fitted = fit.fit(found, progress=progress, refine=table is not None)
     if path is not None:
         profile_file.write_profile(Path(path), fitted.numbers)

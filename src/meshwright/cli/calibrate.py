@@ -26,7 +26,7 @@ def runs(table: str | None, path: str | None, as_json: bool) -> None:
     """
     from meshwright import api
 
-    found = api.calibrate(table, path=path, progress=output.say)
+    found = api.calibrate(table, path=path, progress=output.say, warn=output.warn)
     if path is not None:
         output.say(f"wrote {path}")
     if as_json:

@@ -17,9 +17,13 @@ from meshwright.cli.options import arguments, json_flag
 def command(on: str | None, sets: tuple[str, ...], as_json: bool) -> None:
     """Named machines and how to spell a cluster; with CLUSTER, every figure that a plan would use of it."""
     from meshwright import api
+    from meshwright.errors import Diagnostic, InputError
     from meshwright.report.terminal.tables import print_cluster, print_machines
 
     overrides = arguments({"model": "", "sets": sets})["overrides"] if sets else {}
+    if on is None and sets:
+        hint = f"name one: meshwright clusters 8xh100 --set {sets[0]}"
+        raise InputError(Diagnostic("MW901", "--set replaces figures of a cluster", where="--set", hint=hint))
     if on is None:
         machines = api.machines()
         if as_json:

@@ -21,7 +21,7 @@ def command(depth: int | None, path: str | None, as_json: bool, **flags: Any) ->
 
     found = api.estimate(**arguments(flags), nearest=0)
     if as_json:
-        output.print_json(api.explained(found))
+        output.print_json(api.explained(found, path=path, depth=depth))
     else:
         from meshwright.report.terminal.tree import print_tree
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -78,6 +80,10 @@ def cli(debug: bool) -> None:
 
 def main() -> None:
     """Entry point of the console script."""
+    if sys.stdout is None:  # closed by whoever started us
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a bar that the encoding lacks is no reason to fail
     sys.exit(run(sys.argv[1:]))
 
 
@@ -108,6 +114,13 @@ def run(argv: Sequence[str]) -> int:
         # Whoever read us has enough; closing stdout quietly keeps the interpreter from complaining at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO):
+            return _fault(error, as_json, debug)
+        _say(f"error[MW907]: cannot write the output: {error.strerror}")
+        _say("  hint: make room, or send the output elsewhere")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 2
     except Exception as error:
         return _fault(error, as_json, debug)
 
@@ -154,7 +167,10 @@ def _print_json(found: Sequence[Any]) -> None:
 
     from meshwright.report.error_json import error_object
 
-    print(json.dumps(error_object(found), indent=2))
+    try:
+        print(json.dumps(error_object(found), indent=2), flush=True)
+    except OSError:  # a closed pipe or a full disk: the exit code still says it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _say(text: str) -> None:

@@ -41,6 +41,7 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
     ("--placement", "A,B,C,D", "Axes from the fastest network outwards, for example tp,cp,dp,pp."),
 )
 STRATEGY_FIELDS = (*(flag[2:].replace("-", "_") for flag, _, _ in STRATEGY), "sp")
+MOST_USD = 1e6  # an hour of a chip; above it the cost of a run stops being a number
 LISTS = ("layers_per_stage", "placement")  # whose own value holds commas
 
 WORK: tuple[tuple[str, str, str], ...] = (
@@ -136,7 +137,7 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
             price = float(flags["price_per_chip_hour"])
         except ValueError:
             price = -1.0
-        if not 0 <= price < float("inf"):
+        if not 0 <= price <= MOST_USD:
             said = f"--price-per-chip-hour is {flags['price_per_chip_hour']!r}, not a price"
             faults.append(
                 Diagnostic("MW903", said, where="--price-per-chip-hour", hint="write 2.50 (US dollars)")

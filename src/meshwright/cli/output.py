@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from meshwright.errors import Diagnostic
 
 WIDE = 110  # columns when stdout is no terminal: tables in files and pipes should not fold at 80
 
@@ -18,8 +20,12 @@ def print_json(value: dict[str, Any]) -> None:
     """One object on stdout; a value that JSON lacks is our bug, not output."""
     import json
 
-    json.dump(value, sys.stdout, indent=2, allow_nan=False, ensure_ascii=False)
-    sys.stdout.write("\n")
+    text = json.dumps(value, indent=2, allow_nan=False, ensure_ascii=False)
+    try:
+        text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
+    except UnicodeEncodeError:  # a terminal in another encoding, or half a surrogate pair in a name
+        text = json.dumps(value, indent=2, allow_nan=False)
+    sys.stdout.write(text + "\n")
 
 
 def console() -> Console:
@@ -37,6 +43,8 @@ def console() -> Console:
         width=None if terminal else WIDE,
         color_system=None if os.environ.get("NO_COLOR") else "auto",
         highlight=False,
+        markup=False,  # a model may be called [bold]
+        emoji=False,
         soft_wrap=not terminal,
     )
 
@@ -44,6 +52,15 @@ def console() -> Console:
 def say(text: str) -> None:
     """One line of narration."""
     print(text, file=sys.stderr)
+
+
+def warn(found: Sequence[Diagnostic], most: int = 20) -> None:
+    """Findings that stop nothing, as narration; at most `most` of them."""
+    from meshwright.report.terminal.findings import findings_text
+
+    say(findings_text(found[:most]))
+    if len(found) > most:
+        say(f"{len(found) - most:,} more warnings")
 
 
 @contextmanager

@@ -23,7 +23,7 @@ def command(
 
     limit = None if fail_above is None else api.percent("--fail-above", fail_above)
     with output.progress("validating") as update:
-        found = api.validate(table, framework=framework, progress=update)
+        found = api.validate(table, framework=framework, progress=update, warn=output.warn)
     if as_json:
         output.print_json(api.validated(found))
     else:

@@ -147,8 +147,9 @@ def strategy_line(strategy: Strategy) -> str:
     return " ".join(words)
 
 
-def term_json(term: Term) -> dict[str, Any]:
-    """A tree of terms."""
+def term_json(term: Term, depth: int | None = None) -> dict[str, Any]:
+    """A tree of terms, or `depth` levels of it."""
+    below = None if depth is None else depth - 1
     return {
         "name": term.name,
         "value": plain(term.value),
@@ -157,7 +158,7 @@ def term_json(term: Term) -> dict[str, Any]:
         "formula": term.formula,
         "provenance": term.provenance,
         "inputs": plain(term.inputs),
-        "children": [term_json(c) for c in term.children],
+        "children": [] if below == 0 else [term_json(c, below) for c in term.children],
     }
 
 

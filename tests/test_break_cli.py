@@ -1,0 +1,135 @@
+"""What careless hands and odd surroundings do to the command: an answer and the right exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from meshwright.cli.main import run
+
+ASK = ["llama-3.1-8b", "--on", "8xh100", "--seq-len", "8k", "--global-batch", "128"]
+HEAD = "id,source,framework,model,chip,n_chips,seq_len,global_batch_size,tp,pp,dp,step_time_s\n"
+RUN = "a,s@1,torchtitan,llama-3.1-8b,h100,8,8192,128,2,1,4,10.0\n"
+
+
+def said(*args: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        code = run(args)
+    return code, out.getvalue(), err.getvalue()
+
+
+def started(command: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """`command` in a shell where $M is the program."""
+    ours = {"M": f"{sys.executable} -m meshwright", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        check=False,
+        encoding="utf-8",
+        env={**os.environ, **ours, **env},
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        ("--seq-len", "0"), ("--seq-len", "nan"), ("--seq-len", "1e400"), ("--seq-len", "9" * 18),
+        ("--seq-len", "8192,16384"), ("--global-batch", "4,8"), ("--global-batch", "512,768"),
+        ("--global-batch", "1e18"), ("--total-tokens", "1e300"), ("--total-tokens", "0.5"),
+        ("--price-per-chip-hour", "1e308"), ("--price-per-chip-hour", "nan"),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_none_are_faults_with_a_hint(flag: str, value: str) -> None:
+    code, out, _ = said("estimate", *ASK, flag, value, "--json")
+    assert code == 2
+    assert all(d["hint"] for d in json.loads(out)["diagnostics"])
+
+
+@pytest.mark.parametrize(("tokens", "hint"), [("0", "16M"), ("1", "--global-batch 1")])
+def test_tokens_a_step_below_one_sequence(tokens: str, hint: str) -> None:
+    args = ("estimate", "llama-3.1-8b", "--on", "1xh100", "--seq-len", "8k")
+    code, _, err = said(*args, "--tokens-per-step", tokens)
+    assert code == 2
+    assert err.strip().endswith(hint)
+    assert said(*args, "--global-batch", "1")[0] == 0
+
+
+def test_markup_in_a_name_is_a_name(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(HEAD + RUN.replace("a,", "[/red]a,", 1))
+    code, out, err = said("validate", str(path), "--rows")
+    assert code == 0, err
+    assert "[/red]a" in out
+
+
+def test_odd_columns_of_a_table_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(HEAD.replace("\n", ",step_time\n") + RUN.replace("\n", ",1\n"))
+    code, out, err = said("validate", str(path), "--json")
+    assert code == 0
+    assert "'step_time'" in err
+    assert json.loads(out)["runs"] == 1
+
+
+def test_a_framework_that_no_run_has_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "runs.csv"
+    path.write_text(HEAD + RUN)
+    code, _, err = said("validate", str(path), "--framework", "torchtitn")
+    assert code == 2
+    assert "did you mean torchtitan?" in err
+    assert said("validate", str(path), "--framework", "TorchTitan")[0] == 0
+
+
+def test_explain_json_heeds_term_and_depth() -> None:
+    code, out, _ = said("explain", *ASK, "--term", "nope", "--json")
+    assert (code, json.loads(out)["schema"]) == (2, "meshwright.error/1")
+    found = json.loads(said("explain", *ASK, "--term", "step.time", "--depth", "2", "--json")[1])["plan"][
+        "terms"
+    ]
+    assert found["name"] == "time"
+    assert found["children"]
+    assert not any(c["children"] for c in found["children"])
+
+
+def test_figures_without_a_cluster_are_a_fault() -> None:
+    assert said("clusters", "--set", "cluster.usable_gib=5")[0] == 2
+
+
+def test_a_broken_output_is_no_bug_of_ours() -> None:
+    words = " ".join(ASK)
+    for flags in ("", " --json"):
+        full = started(f"$M estimate {words}{flags} >/dev/full")
+        assert full.returncode == 2
+        assert "No space left" in full.stderr
+        assert started(f"$M estimate {words}{flags} >&-").returncode == 0
+    closed = started("$M estimate nope --json | true; exit ${PIPESTATUS[0]}")
+    assert (closed.returncode, closed.stderr) == (2, "")
+
+
+def test_a_terminal_without_unicode_still_reads() -> None:
+    words = " ".join(ASK)
+    plain = started(f"$M estimate {words}", PYTHONIOENCODING="ascii")
+    assert plain.returncode == 0
+    assert "step time" in plain.stdout
+    assert json.loads(started(f"$M estimate {words} --json", PYTHONIOENCODING="ascii").stdout)["plan"][
+        "fits"
+    ] in (
+        True,
+        False,
+    )
+
+
+def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "plan.yaml"
+    path.write_text("old")
+    code, _, _ = said("plan", "llama-3.1-405b", *ASK[1:], "-o", str(path))
+    assert (code, path.read_text()) == (1, "old")
