@@ -44,6 +44,7 @@ SPREAD = {
     ("base", "ep_exposed"): 0.6, ("base", "ep_overlapped"): 0.6, ("base", "fp4"): 0.2,
 }  # fmt: skip
 _NOISE = 0.06  # log error of a run that the model describes as well as it can; replicates scatter by 2-15 %
+_MOVES = 1e-3  # a run moves a number when its log step time changes by so much of the number's log
 _STEP = 0.02  # perturbation of a number, natural log
 
 
@@ -274,26 +275,24 @@ def fit(
             value, _ = log_step(one, factors, task.keys[j], task.priors[j])
             left_out.append((one.case.run.id, source, value - math.log(one.seconds)))
     return Fitted(
-        written(task, point),
+        written(task, point, jacobian),
         tuple((one.case.run.id, one.source, float(r)) for one, r in zip(found, residual, strict=True)),
         tuple(left_out),
     )
 
 
-def written(task: Problem, point: Array) -> dict[str, Any]:
+def written(task: Problem, point: Array, jacobian: Array) -> dict[str, Any]:
     """The fitted factors in the form of `numbers.json`, each with how many runs and sources moved it."""
     shipped = profiles.shipped_numbers()
     out: dict[str, Any] = deepcopy(shipped)
     if not task.refine:
         out |= {"fitted_base": {}, "chip": {}, "framework": {}, "pair": {}}
-    moved: dict[Key, list[int]] = defaultdict(list)
-    for i, keys in enumerate(task.keys):
-        for names in keys.values():
-            for name in names:
-                moved[name].append(i)
+    moves = np.abs(jacobian) > _MOVES
     table_of = {"base": "fitted_base", "chip": "chip", "framework": "framework", "pair": "pair"}
-    for name, value in zip(task.names, point.tolist(), strict=True):
-        rows = moved[name]
+    for column, (name, value) in enumerate(zip(task.names, point.tolist(), strict=True)):
+        rows = np.flatnonzero(moves[:, column]).tolist()
+        if not rows:
+            continue  # no run says anything of it
         table = out[table_of[name[0]]]
         group = table if name[0] == "base" else table.setdefault(name[1], {})
         before = group.get(name[2], {"value": 1.0}) if task.refine else {"value": 1.0}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.checks.advice import (
-    GatheredEachMicrobatch,
     NothingToRecompute,
     TensorAcrossDomain,
     UselessSequenceParallel,
+    WholeUnderPipeline,
 )
 from meshwright.checks.capacity import Precision, memory_findings
 from meshwright.checks.layout import (
@@ -43,7 +43,7 @@ RULES: tuple[Rule, ...] = (
     Product(), Heads(), KeyValueHeads(), FeedForward(), NoExperts(), ExpertCount(), ExpertRanks(),
     Batch(), InterleavedMicrobatches(), Stages(), ListedLayers(), ChunksOfSchedule(), ChunksWithoutPipeline(),
     Context(), SequenceParallel(), ContextHeads(), ShardGroup(), Precision(),
-    ReplicatedKeyValues(), Vocabulary(), UselessSequenceParallel(), GatheredEachMicrobatch(),
+    ReplicatedKeyValues(), Vocabulary(), UselessSequenceParallel(), WholeUnderPipeline(),
     TensorAcrossDomain(), NothingToRecompute(),
 )  # fmt: skip
 

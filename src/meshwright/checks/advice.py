@@ -28,8 +28,8 @@ class UselessSequenceParallel(Rule):
         )
 
 
-class GatheredEachMicrobatch(Rule):
-    """ZeRO-2 and 3 repeat their traffic with every microbatch of a pipeline."""
+class WholeUnderPipeline(Rule):
+    """ZeRO-2 and 3 under a pipeline keep what they should shard: several microbatches are under way."""
 
     code, reason, where, severity = "MW420", "ZeRO-2 or 3 under a pipeline", "zero, pp", "warning"
 
@@ -37,12 +37,11 @@ class GatheredEachMicrobatch(Rule):
         return mask((np.asarray(strategy.pp) > 1) & (strategy.zero >= 2))
 
     def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
-        m = int(work.global_batch_size) // max(int(strategy.dp) * int(strategy.microbatch_size), 1)
-        what = "gathers parameters and reduces gradients" if strategy.zero == 3 else "reduces gradients"
+        what = "weights and gradients" if strategy.zero == 3 else "gradients"
         return (
-            f"zero {strategy.zero} with pp {strategy.pp} {what} for each of {m} microbatches, "
-            "not once a step",
-            "zero 1 reduces once a step",
+            f"zero {strategy.zero} with pp {strategy.pp} keeps a stage's {what} whole from microbatch to "
+            "microbatch: it saves no more than zero 1",
+            "zero 1 holds as much and is simpler",
         )
 
 

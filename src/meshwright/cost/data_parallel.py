@@ -36,8 +36,11 @@ def traffic(
 
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters gradients and gathers weights over the shard group, and
     all-reduces the shard over its replicas. ZeRO-2 scatters every microbatch. ZeRO-3 gathers weights forward
-    and again backward and scatters gradients, every microbatch. Dense and expert parameters have groups of
-    their own. **Source**: ZeRO (arXiv 1910.02054), section 7; FSDP paper.
+    and again backward and scatters gradients, every microbatch. A pipeline has several microbatches under
+    way, so programs keep a stage's gathered weights and summed gradients whole (`memory` counts them) and
+    exchange once a step. Dense and expert parameters have groups of their own.
+
+    **Source**: ZeRO (arXiv 1910.02054), section 7; FSDP paper; torch's pipelining with FSDP2.
     """
     habits = profile.framework
     fast, slow = profile["scale_up"], profile["scale_out"] * habits.network_share
@@ -58,18 +61,14 @@ def traffic(
         scatter = collectives.reduce_scatter_time(parameters * sent, group, fast, slow)
         scatter = scatter + collectives.all_reduce_time(parameters * sent / group.degree, rest, fast, slow)
         gather = collectives.all_gather_time(parameters * weight, group, fast, slow)
-        if strategy.zero == 1:
-            gradients, weights = gradients + scatter, weights + gather
-        elif strategy.zero == 2:
-            # A pipeline has several microbatches under way, so it accumulates and scatters once a step.
-            once = over_classes(np.asarray(strategy.pp) > 1) * 1.0
-            gradients, gathers = gradients + once * scatter, gathers + (1 - once) * scatter
-            weights = weights + gather
-        else:
-            gathers = gathers + scatter + (2.0 if habits.reshards else 1.0) * gather
-        if (
-            habits.broadcast_s and strategy.zero < 3
-        ):  # every owner of a shard broadcasts it, one after another
+        once = over_classes(np.asarray(strategy.pp) > 1) * 1.0 if strategy.zero > 1 else 1.0
+        gradients = gradients + once * scatter
+        weights = weights + (once if strategy.zero == 3 else 1.0) * gather
+        if strategy.zero == 2:
+            gathers = gathers + (1.0 - once) * scatter
+        elif strategy.zero == 3:
+            gathers = gathers + (1.0 - once) * (scatter + (2.0 if habits.reshards else 1.0) * gather)
+        if habits.broadcast_s and strategy.zero < 3:  # owners broadcast their shards, one after another
             weights = weights + habits.broadcast_s * (group.degree - 1) * (parameters > 0)
     shape = stages.dense * 0.0
     return Traffic(gradients + shape, weights + shape, gathers + shape)
@@ -86,7 +85,7 @@ def exposed(
     """
     if "no-overlap" in options:
         return sent.gradients + sent.weights + microbatches * sent.gathers
-    share = profile["dp_exposed"]
+    share = np.minimum(profile["dp_exposed"], 1.0)
 
     def left(seconds: Any, hider: Any) -> Any:
         return np.maximum(share * seconds, seconds - hider)

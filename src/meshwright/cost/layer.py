@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost import collectives
-from meshwright.cost.ops import Matmul, Message, Operation, Passes, Shape, Words, passes
+from meshwright.cost.ops import Core, Matmul, Message, Operation, Passes, Shape, Words, core_passes, passes
 from meshwright.hardware.records import Chip
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import Offload
@@ -93,18 +93,18 @@ def exposed(
     """Seconds of the collective that no compute hides. The one table of what hides what inside a layer.
 
     tp: the profile's share, all of it when the run says no overlap. cp ring: what its own attention blocks do
-    not cover. ep: all of it, a profile's share where another microbatch's compute runs beside it.
+    not cover (backward sends twice the bytes beside 2.5 times the FLOPs: the same share or less). ep: the
+    profile's share, a smaller one where another microbatch's compute runs beside it.
     """
     seconds = message_seconds(op, spans, chip, profile)
     if op.axis in ("tp", "etp"):
-        return seconds * (
-            np.maximum(profile["tp_exposed"], 1.0) if "no-overlap" in options else profile["tp_exposed"]
-        )
-    if op.collective == "ring":
-        beside = op.hider_flops / (chip.bf16_flops * np.minimum(profile["attention"], 1.0))
-        return np.maximum(seconds - beside, 0.1 * seconds)
+        return seconds if "no-overlap" in options else seconds * np.minimum(profile["tp_exposed"], 1.0)
     if op.axis == "ep":
-        return seconds * (profile["ep_overlapped"] if "ep-overlap" in options else profile["ep_exposed"])
+        hidden = "ep-overlap" in options and "no-overlap" not in options
+        return seconds * np.minimum(profile["ep_overlapped" if hidden else "ep_exposed"], 1.0)
+    if op.collective == "ring" and "no-overlap" not in options:
+        beside = core_passes(Core("", "", op.hider_flops, 1.0, op.hider_width), chip, profile).forward
+        return np.maximum(seconds - beside, 0.0)
     return seconds
 
 

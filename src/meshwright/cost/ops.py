@@ -106,7 +106,8 @@ class Message:
     nbytes: Num
     forward: float = 1.0
     backward: float = 1.0
-    hider_flops: Num = 0.0  # ring attention: what runs beside it
+    hider_flops: Num = 0.0  # ring attention: what runs beside it, and the width of its heads
+    hider_width: int = 128
     tokens: Num = 0.0  # of `experts`: tokens of the rank, each sent to the ranks of its top_k experts
     top_k: int = 0
     n_experts: int = 0

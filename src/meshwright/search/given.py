@@ -99,7 +99,7 @@ def _fault(name: str, message: str, hint: str, code: str = "MW103") -> InputErro
 def _whole(name: str, value: Any) -> int:
     """`value` as an int; text of digits counts."""
     text = value.strip() if isinstance(value, str) else value
-    if isinstance(text, str) and text.isascii() and text.lstrip("-").isdigit() and len(text) < 20:
+    if isinstance(text, str) and text.isascii() and text.removeprefix("-").isdigit() and len(text) < 20:
         text = int(text)
     whole = isinstance(text, int | np.integer) or (isinstance(text, float | np.floating) and text % 1 == 0)
     if isinstance(text, bool | np.bool_) or not whole:

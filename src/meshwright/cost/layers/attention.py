@@ -93,7 +93,7 @@ def context_messages(
     """
     if words.cp_method == "ring":
         flops = 2.0 * shape.tokens * keys * heads * (qk_dim + v_dim)
-        return (Message("ring", "core_attn", "cp", "ring", kv_bytes, 1.0, 2.0, hider_flops=flops),)
+        return (Message("ring", "core_attn", "cp", "ring", kv_bytes, 1.0, 2.0, flops, max(qk_dim, v_dim)),)
     moved = 2.0 * shape.tokens * heads * (qk_dim + v_dim) + kv_bytes
     return (Message("heads", "core_attn", "cp", "all_to_all", moved, 1.0, 1.0),)
 

@@ -11,7 +11,16 @@ from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words
 def embedding(d_model: int, shape: Shape, words: Words) -> tuple[Operation, ...]:
     """Gather of rows; backward adds into the rows (fp32 accumulation)."""
     stream = 2.0 * narrow(shape, words) * d_model
-    return (Stream("embedding", "kept", 2.0 * stream, 6.0 * stream, (1, 2)),)
+    whole = 2.0 * shape.tokens * d_model
+    lookup = Stream("embedding", "kept", 2.0 * stream, 6.0 * stream, (1, 2))
+    # Each rank finds the tokens of its part of the vocabulary; the sum is every token's row.
+    if words.sp:
+        return (
+            lookup,
+            Message("embedding_scatter", "kept", "tp", "reduce_scatter", whole, 1.0, 0.0),
+            Message("embedding_gather", "kept", "tp", "all_gather", whole, 0.0, 1.0),
+        )
+    return (lookup, Message("embedding_reduce", "kept", "tp", "all_reduce", whole, 1.0, 0.0))
 
 
 def head(d_model: int, vocab: int, shape: Shape, words: Words) -> tuple[Operation, ...]:
@@ -24,10 +33,15 @@ def head(d_model: int, vocab: int, shape: Shape, words: Words) -> tuple[Operatio
     logits = shape.tokens * columns
     traffic = (12.0, 10.0) if words.loss == "whole" else (4.0, 4.0)
     whole = 2.0 * shape.tokens * d_model
+    messages: tuple[Operation, ...] = (Message("head_reduce", "kept", "tp", "all_reduce", whole, 0.0, 1.0),)
+    if words.sp:
+        messages = (
+            Message("head_gather", "kept", "tp", "all_gather", whole, 1.0, 0.0),
+            Message("head_scatter", "kept", "tp", "reduce_scatter", whole, 0.0, 1.0),
+        )
     return (
         *norm("final_norm", d_model, shape, words),
-        Message("head_gather", "kept", "tp", "all_gather", whole, 1.0, 0.0),
-        Message("head_reduce", "kept", "tp", "all_reduce", whole, 0.0, 0.5 if words.sp else 1.0),
+        *messages,
         Stream("head_in", "kept", 0.0, 0.0, (0, 0), saved=whole),
         Matmul("head", "kept", shape.tokens, d_model, columns, quantised=False),
         Stream("loss", "kept", traffic[0] * logits, traffic[1] * logits, (4, 3), fusible=False),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from meshwright.cost.layers.attention import core, keys_seen, scoring
-from meshwright.cost.layers.parts import linear_out, narrow, norm
+from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words, element_bytes
 from meshwright.model.records import LatentAttention
 
@@ -29,7 +29,7 @@ def operations(
             Matmul("q_up", "mla_up", tokens, rank, heads * qk),
         ]
     else:
-        ops.append(Matmul("q", "qkv", tokens, d_model, heads * qk))
+        ops += linear_in("q", "qkv", d_model, heads * qk, shape, words)
     ops += [
         Matmul("kv_down", "qkv", own, d_model, latent),
         Stream("kv_norm", "qkv", 4.0 * own * latent, 6.0 * own * latent, (1, 2), saved=4.0 * own * latent),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Literal
 
 from meshwright.cost.layers.mlp import activation
 from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm
@@ -39,6 +40,11 @@ def operations(
     limit = block.topk_groups if block.n_groups > 1 else 0
 
     def dispatch(name: str, element: float) -> Message:
+        if words.dispatcher == "all-gather":  # every rank gets every token of the group and keeps its own
+            collective: Literal["all_gather", "reduce_scatter"] = (
+                "all_gather" if name == "dispatch" else "reduce_scatter"
+            )
+            return Message(name, "moe", "ep", collective, element * own * shape.ep * d_in)
         if words.dispatcher == "all-to-all":  # one copy an expert, whatever ranks they share
             return Message(name, "moe", "ep", "all_to_all", element * own * block.top_k * d_in)
         return Message(name, "moe", "ep", "experts", element * d_in, tokens=own, top_k=block.top_k,
