@@ -108,15 +108,33 @@ def test_a_missing_cell_is_a_skip_with_its_reason(cells: dict[str, object], reas
 @pytest.mark.parametrize(
     "cells",
     [
-        {"options": frozenset({"lora"})},
-        {"optimizer": "lion"},
+        {"options": frozenset({"emb"})},
+        {"optimizer": "lookahead"},
         {"model": "Colossus-1"},
         {"precision": "fp32"},
-        {"kind": "qlora"},
+        {"kind": "distillation"},
     ],
 )
 def test_what_is_not_supported_is_a_miss(cells: dict[str, object]) -> None:
     assert isinstance(case(replace(BASE, **cells)), Miss)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("cells", "given"),
+    [
+        ({"options": frozenset({"lora"})}, {"finetune": "lora:8"}),
+        ({"kind": "qlora", "notes": "LoRA rank 32 on query and value"}, {"finetune": "qlora:32@qv"}),
+        ({"options": frozenset({"lora", "int8"})}, {"finetune": "qlora-int8:8"}),
+        ({"kind": "dpo"}, {"finetune": "dpo"}),
+        ({"optimizer": "lion"}, {"optimizer": "lion"}),
+        ({"optimizer": "paged-adamw-8bit"}, {"optimizer": "adamw-8bit", "offload": "optimizer"}),
+        ({"options": frozenset({"offload-param"})}, {"offload": "optimizer+params"}),
+        ({"options": frozenset({"act-offload"})}, {"offload": "activations"}),
+    ],
+)
+def test_words_of_fine_tuning_are_given(cells: dict[str, object], given: dict[str, object]) -> None:
+    found = as_case(replace(BASE, **cells)).given  # type: ignore[arg-type]
+    assert {name: found.get(name) for name in given} == given
 
 
 def test_depth_beside_a_name_cuts_the_model() -> None:

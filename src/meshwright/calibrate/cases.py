@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from meshwright.calibrate import stated
+from meshwright.calibrate import stated, tuning
 from meshwright.calibrate.rows import Run
 from meshwright.calibrate.shapes import NoShape, shape
 from meshwright.errors import InputError
@@ -23,15 +23,9 @@ from meshwright.hardware.records import Chip, Cluster
 from meshwright.model.records import Model
 from meshwright.work import Work
 
-TRAINING_KINDS = (None, "pretrain", "sft", "other")
+TRAINING_KINDS = (None, "pretrain", "sft", "other", "lora", "qlora", "dpo")
 # Words of `options` and `optimizer` for which there is no model of time or memory yet: these runs are misses.
-UNMODELLED = frozenset(
-    {
-        "lora", "dora", "emb", "nf4", "int4", "int8", "dpo", "offload-optimizer",
-        "offload-param", "tiled-mlp", "unsloth", "unsloth-gc", "opt-in-bwd", "fsdp-cpu-offload",
-    }
-)  # fmt: skip
-ADAM = (None, "adam", "adamw", "muon+adamw", "lamb")
+UNMODELLED = frozenset({"emb", "tiled-mlp"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +78,7 @@ def case(run: Run) -> Case | Skip | Miss:
         unmodelled.append(str(run.kind))
     if run.precision == "fp32":
         unmodelled.append("precision fp32")
-    if run.optimizer not in ADAM:
+    if run.optimizer is not None and run.optimizer not in tuning.OPTIMIZERS:
         unmodelled.append(f"optimizer {run.optimizer}")
     if unmodelled:
         return Miss(run, "not modelled", ", ".join(dict.fromkeys(unmodelled)))
@@ -110,6 +104,7 @@ def case(run: Run) -> Case | Skip | Miss:
             return Skip(run, "no network figure", str(error))
         return Miss(run, "cluster refused", str(error))
     stated.add_words(run, given, batch, shaped.model, derived)
+    tuning.add_words(run, given, derived)
     precision = stated.precision(run, chip, derived)
     work = Work(seq_len, batch, precision, options=stated.options(run))
     return Case(run, shaped.model, cluster, work, given, run.framework, stated.release(run), tuple(derived))

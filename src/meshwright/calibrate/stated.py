@@ -12,6 +12,7 @@ from typing import Any
 
 from meshwright.calibrate.columns import OFF, ON, ULYSSES
 from meshwright.calibrate.rows import Run
+from meshwright.calibrate.tuning import noted_options
 from meshwright.hardware.records import Chip
 from meshwright.model.records import Model, Moe
 from meshwright.work import Precision
@@ -26,6 +27,7 @@ SEQUENCES = {"torchtitan": 8192, "paxml": 2048, "fms-fsdp": 4096}
 WITHOUT_LOGITS = frozenset({"liger", "chunked-ce", "te-cross-entropy", "vocab-tiling"})
 # Releases that a source means although no cell says so: by the longest beginning of the source.
 ERAS = {
+    "tatsu-lab/stanford_alpaca": "2023",
     "NVIDIA/NeMo@": "24.12",  # the long-sequence page came with that release
     "NVIDIA/NeMo-Framework-Launcher": "24.05",  # its page: before 24.07
     "NVIDIA NeMo user guide 24.12": "24.12",
@@ -37,6 +39,7 @@ ERAS = {
     "arXiv:2603.07685": "26.02",  # Megatron-Core 0.16
     "NVIDIA/Megatron-LM@d98e8a6:images": "24.07",  # Megatron-Core r0.8, which NeMo 24.07 carries
 }
+MEGATRON_TESTS = "NVIDIA/Megatron-LM@d98e8a6:tests"
 SELECTIVE = {  # what a bare `selective` means to each program
     "torchtitan": "every:2",  # keeps every second matrix product: what recomputing every second layer does
     "maxtext": "minimal",
@@ -48,7 +51,8 @@ SELECTIVE = {  # what a bare `selective` means to each program
 
 def options(run: Run) -> frozenset[str]:
     """The row's switches; every word for a loss that does not hold whole logits says `fused-loss` too."""
-    return run.options | {"fused-loss"} if run.options & WITHOUT_LOGITS else run.options
+    said = run.options | noted_options(run)
+    return said | {"fused-loss"} if said & WITHOUT_LOGITS else said
 
 
 def slices(run: Run) -> int:
@@ -138,6 +142,8 @@ def add_words(
     sp = (run.sp or "").lower()
     if sp in OFF or (sp in ON and tp > 1):
         given["sp"] = sp in ON
+    if run.source.startswith(MEGATRON_TESTS):
+        _tested(run, given, model, derived)
     if run.zero is not None:
         given["zero"] = run.zero
         if run.zero == 0 and run.framework in BRIDGE:
@@ -159,11 +165,6 @@ def add_words(
             derived.append(("recompute", f"what {run.framework or 'Megatron'} means by selective"))
     if run.layers_per_stage is not None:
         given["layers_per_stage"] = tuple(int(n) for n in run.layers_per_stage.split("+"))
-    for option in sorted(run.options):
-        if option == "expert-offload":
-            given["offload"] = "experts"
-        elif option.startswith("act-offload"):
-            given["offload"] = option.replace("act-offload", "activations")
     if "bf16-optimizer" in run.options:
         given["optimizer"] = "adamw-bf16"
     experts = any(isinstance(b.ffn, Moe) for b in model.blocks)
@@ -178,6 +179,17 @@ def add_words(
         given.pop("etp", None)  # what it would split is not there; some launch scripts set it for every model
         if given.get("ep") == 1:
             del given["ep"]
+
+
+def _tested(run: Run, given: dict[str, Any], model: Model, derived: list[tuple[str, str]]) -> None:
+    """What the arguments of Megatron's own tests leave out means what the program does without them."""
+    if run.zero is None:
+        given["zero"] = 0
+        derived.append(("zero", "the test's arguments do not ask for the distributed optimizer"))
+    chunks = given["pp"] * given.get("vpp", 1)
+    if run.layers_per_stage is None and chunks > 1 and model.n_layers % chunks == 0:
+        given["layers_per_stage"] = (model.n_layers // chunks,) * chunks
+        derived.append(("layers_per_stage", "the program cuts layers evenly unless told otherwise"))
 
 
 def _schedule(run: Run, given: dict[str, Any], derived: list[tuple[str, str]]) -> None:
@@ -222,7 +234,9 @@ def release(run: Run) -> str:
     stated = run.release or ""
     if noted and noted.group(1).startswith(stated):
         return noted.group(1)
-    if stated or run.framework not in (*BRIDGE, "megatron-lm", "torchtitan"):
+    if "unfused-attention" in run.options and run.framework == "megatron-lm":
+        return "unfused-core"
+    if stated or run.framework not in (*BRIDGE, "megatron-lm", "torchtitan", "hf-trainer", "ms-swift"):
         return stated
     meant = [begin for begin in ERAS if run.source.startswith(begin)]
     return ERAS[max(meant, key=len)] if meant else ""

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost import collectives
-from meshwright.cost.ops import Core, Matmul, Message, Operation, Passes, Shape, Words, core_passes, passes
+from meshwright.cost.ops import (
+    Core,
+    Matmul,
+    Message,
+    Operation,
+    Passes,
+    Shape,
+    Stream,
+    Words,
+    core_passes,
+    passes,
+)
 from meshwright.hardware.records import Chip
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import Offload
@@ -16,6 +27,8 @@ from meshwright.strategy.placement import Span
 from meshwright.strategy.recompute import Recompute
 
 NO_OFFLOAD = Offload("none")
+COMPILED = frozenset({"compile", "unsloth"})  # switches that replace plain tensor operations by fused kernels
+FUSED_NORMS = frozenset({"fused-kernels"})  # switches that fuse norms alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +151,7 @@ def layer_cost(
     widest: Any = 0.0  # bytes of the largest product's output, whose gradient stands beside what is saved
     first_norm = True
     habits = profile.framework
+    eager = habits.eager and not options & COMPILED
     for op in ops:
         again = whole or is_recomputed(op.module, recompute)
         if isinstance(op, Message):
@@ -162,19 +176,22 @@ def layer_cost(
             totals["flops_recompute"] = totals["flops_recompute"] + cost.flops_forward
             totals["floor"] = totals["floor"] + cost.floor_forward
             kernels_backward = kernels_backward + cost.kernels_forward
-        everything = everything + op.saved
-        if isinstance(op, Matmul):
+        kept = op.saved
+        if eager and isinstance(op, Stream) and not (op.module == "norm" and options & FUSED_NORMS):
+            kept = kept + op.eager
+        everything = everything + kept
+        if isinstance(op, Matmul) and op.name != "head":  # what the logits' gradient takes is the loss's
             widest = np.maximum(widest, 2.0 * op.m * op.n * op.groups)
         between = (
             op.module == "boundary" and not first_norm and habits.keeps_named and "norm" in recompute.modules
         )
         if op.module == "boundary" and first_norm:
-            boundary = op.saved
+            boundary = kept
             first_norm = False
         if not (again or between):
-            totals["saved"] = totals["saved"] + op.saved
+            totals["saved"] = totals["saved"] + kept
             if offload.takes(op.module):
-                totals["offloaded"] = totals["offloaded"] + op.saved
+                totals["offloaded"] = totals["offloaded"] + kept
     if whole:
         totals["saved"] = boundary
         totals["offloaded"] = boundary if offload.any and offload.modules is None else 0.0

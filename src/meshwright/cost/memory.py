@@ -2,22 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from meshwright.cost.adapters import adapted, frozen_bytes
 from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.schedule import Schedule
 from meshwright.cost.stages import Stages, loss_word, over_classes
+from meshwright.cost.states import Widths, widths
+from meshwright.model.params import block_params, embedding_params, head_params
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
+from meshwright.strategy.finetune import Finetune
+from meshwright.strategy.finetune import parse as parse_finetune
+from meshwright.strategy.offload import Offload
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span
+from meshwright.strategy.recompute import parse as parse_recompute
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
 GIB = 2.0**30
-_TIGHT = 0.02  # fragmentation that no allocator avoids, a share of what comes and goes; assumed
+# What fused adapter kernels keep of each element of their input. Source: fms-acceleration, one chip, 529 to
+# 541 kB a token with four adapters a layer of 7-8 B models, against 473 kB more live without them.
+_FUSED_ADAPTER_BYTES = 4.5
+# Switches under which whole logits never exist.
+_CHUNKED_LOSS = frozenset({"liger", "chunked-ce", "vocab-tiling"})
+_TIGHT = 0.05  # fragmentation that no allocator avoids, a share of what comes and goes; assumed
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """Parameters that a rank of each stage class keeps, [n, C]: of the weights, of gradients while they add
+    up, and of the sharded optimizer state; `whole` before any sharding."""
+
+    weights: Any
+    grads: Any
+    states: Any
+    whole: Any
 
 
 def categories(
@@ -33,75 +58,176 @@ def categories(
 ) -> dict[str, Any]:
     """Bytes by category for each stage class, [n, C].
 
-    Weights, gradients and optimizer state in the framework's own widths over the groups that shard them
+    Weights, gradients and optimizer state in the program's own widths over the groups that shard them
     (ZeRO, arXiv 1910.02054); activations of the microbatches in flight plus the working set of the largest
-    layer; logits on the last stage; weights gathered by ZeRO-3; dispatch and network buffers; the
-    allocator's slack (a share of what comes and goes) and the process's own context. The optimizer step's
-    temporaries exist when activations do not: only their excess over activations is counted.
+    layer; logits on the last stage; weights gathered by ZeRO-3; the allocator's slack (a share of what comes
+    and goes) and the process's own context. Two moments are compared: backward begins (activations whole;
+    where gradients are made anew each step, none yet of a first microbatch), and the optimizer steps (no
+    activations, gradients whole, the step's temporaries). The larger is the peak.
     """
     habits = profile.framework
-    dense, expert = stages.dense, stages.expert
-    group, expert_group = over_classes(spans["shard"].degree), over_classes(spans["expert_shard"].degree)
-    one = 1.0
-    states = group if strategy.zero >= 1 else one
-    states_expert = expert_group if strategy.zero >= 1 else one
-    kept = group if strategy.zero >= 3 else one
-    kept_expert = expert_group if strategy.zero >= 3 else one
-    # Under a pipeline gradients add up over microbatches in whole buffers, whatever is scattered at the end.
-    summed, summed_expert = kept, kept_expert
-    if strategy.zero == 2:
-        alone = over_classes(np.asarray(strategy.pp)) == 1
-        summed, summed_expert = np.where(alone, group, one), np.where(alone, expert_group, one)
-    moments = habits.optimizer_bytes - (4.0 if strategy.optimizer == "adamw-bf16" else 0.0)
-    shards = dense / states + expert / states_expert
-    weights = habits.weight_bytes * (dense / kept + expert / kept_expert)
-    grads = habits.grad_bytes * (dense / summed + expert / summed_expert)
-    optimizer = moments * shards
-    gathered: Any = 0.0
-    if strategy.zero >= 3:
-        # This layer's and the next one's whole weights in 16 bits, and one layer's whole gradients. Under a
-        # pipeline a stage's weights and gradients stay whole from microbatch to microbatch.
-        pipelined = over_classes(np.asarray(strategy.pp) > 1)
-        largest = stages.largest_dense + stages.largest_expert
-        whole = dense + expert
-        stays = (2.0 + habits.grad_sent_bytes) * whole
-        gathered = np.where(pipelined, stays, np.minimum(6.0 * largest, 2.0 * whole))
+    finetune, offload = parse_finetune(strategy.finetune), parse_offload(strategy.offload)
+    width = widths(habits, strategy, work.options, offload)
+    held = _held(strategy, stages, spans)
+    weights, grads, optimizer, steps = _states(model, profile, held, width, finetune, offload)
+    gathered = _gathered(model, strategy, profile, stages, spans, finetune)
 
     in_flight = schedule.in_flight(
         stages.first_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
     )
+    activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
     shape = shape_of(
         work.seq_len, strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep, strategy.etp
     )
-    held = np.maximum(in_flight, 1.0)
-    activations = (stages.cost["saved"] - stages.offloaded) * held + stages.live
-    activations = activations + np.minimum(stages.staged, stages.offloaded)
-    logits = stages.head * over_classes(logit_bytes(model.vocab, shape, loss_word(work, profile)))
+    loss = "chunked" if work.options & _CHUNKED_LOSS else loss_word(work, profile)
+    if loss == "chunked" and not work.options & _CHUNKED_LOSS:
+        loss = "whole"  # fused kernels of the loss alone still take all logits
+    logits = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, habits.logit_bytes))
+    if finetune.pairs:  # a chosen and a rejected answer: two rows where others have one
+        activations, live, logits = 2.0 * activations, 2.0 * live, 2.0 * logits
     # The loss is over before the layers' working set is at its largest; the larger of the two counts.
-    logits = np.maximum(logits - stages.live, 0.0)
-    # Two moments: backward begins (activations whole; where gradients are made anew each step, none yet of a
-    # first microbatch), and the optimizer steps (no activations; gradients whole, the step's temporaries).
+    logits = np.maximum(logits - live, 0.0)
     fresh = 0.0 if habits.keeps_grads else over_classes(np.asarray(microbatches) <= 1.0) * 1.0
     begins = activations + logits - fresh * grads
-    steps = habits.step_bytes * shards
     optimizer = optimizer + np.where(steps > begins, steps, 0.0)
     grads = np.where(steps > begins, grads, (1.0 - fresh) * grads)
-    activations, logits = (np.where(steps > begins, 0.0, x) for x in (activations, logits))
+    activations, logits, gathered = (
+        np.where(steps > begins, 0.0, x) for x in (activations, logits, gathered)
+    )
     moving = activations + logits + gathered
-    network = (habits.context_gib * GIB) * np.ones_like(dense)
+    network = (habits.context_gib * GIB) * np.ones_like(stages.dense)
+    if habits.loads_whole:  # before training each rank reads the whole model and cuts its shard from it
+        loading = habits.weight_bytes * held.whole + weights
+        weights = np.maximum(weights, loading - grads - optimizer - moving)
     used = weights + grads + optimizer + moving + network
     # The allocator keeps what was freed while there is room (`allocator` of what moves), and gives it back
     # down to what fragmentation needs when there is not.
     slack = np.clip(capacity - used, _TIGHT * moving, profile["allocator"] * moving)
+    nothing = np.zeros_like(stages.dense)
     return {
         "params": weights,
         "grads": grads,
         "optimizer": optimizer,
         "activations": activations,
         "logits": logits,
-        "communication": gathered + np.zeros_like(dense),
-        "kv_cache": np.zeros_like(dense),
-        "state": np.zeros_like(dense),
+        "communication": gathered + nothing,
+        "kv_cache": nothing,
+        "state": nothing,
         "allocator": slack,
         "framework": network,
     }
+
+
+def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span]) -> _Held:
+    """Parameters by what shards them."""
+    dense, expert = stages.dense, stages.expert
+    group, expert_group = over_classes(spans["shard"].degree), over_classes(spans["expert_shard"].degree)
+    one = 1.0
+    states, states_expert = (group, expert_group) if strategy.zero >= 1 else (one, one)
+    kept, kept_expert = (group, expert_group) if strategy.zero >= 3 else (one, one)
+    # Under a pipeline gradients add up over microbatches in whole buffers, whatever is scattered at the end.
+    summed, summed_expert = kept, kept_expert
+    if strategy.zero == 2:
+        alone = over_classes(np.asarray(strategy.pp)) == 1
+        summed, summed_expert = np.where(alone, group, one), np.where(alone, expert_group, one)
+    return _Held(
+        weights=dense / kept + expert / kept_expert,
+        grads=dense / summed + expert / summed_expert,
+        states=dense / states + expert / states_expert,
+        whole=dense + expert,
+    )
+
+
+def _states(
+    model: Model, profile: Profile, held: _Held, width: Widths, finetune: Finetune, offload: Offload
+) -> tuple[Any, Any, Any, Any]:
+    """Bytes of weights, gradients, optimizer state and the optimizer step's temporaries.
+
+    Adapters train in fp32 beside a frozen model; a preference run that trains every parameter keeps a frozen
+    reference in 16 bits.
+    """
+    if not finetune.frozen:
+        reference = 2.0 * held.weights if finetune.pairs and not offload.params else 0.0
+        return (
+            width.weight * held.weights + reference,
+            width.grad * held.grads,
+            width.optimizer * held.states,
+            width.step * held.states,
+        )
+    plain = profile.framework.weight_bytes  # nothing makes frozen weights wider
+    added = adapted(model, finetune, 0.0)
+    share = added.params / (added.quantised + added.wide)  # adapters for each parameter of the model
+    frozen = 0.0 if offload.params else frozen_bytes(model, finetune, plain)
+    moments = width.optimizer if width.optimizer == 0.0 else 8.0
+    return (
+        (frozen + 4.0 * share) * held.weights,
+        4.0 * share * held.grads,
+        moments * share * held.states,
+        4.0 * share * held.states,
+    )
+
+
+def _gathered(
+    model: Model,
+    strategy: Strategy,
+    profile: Profile,
+    stages: Stages,
+    spans: dict[str, Span],
+    finetune: Finetune,
+) -> Any:
+    """Bytes of weights that ZeRO-3 holds whole beside the shards, and of gradients not yet scattered.
+
+    This layer's and the next one's weights in 16 bits and one layer's gradients. Where embedding and head
+    belong to the outermost unit they stay whole, with one layer's weights and gradients. Under a pipeline a
+    stage's weights and gradients stay whole from microbatch to microbatch. A frozen model has no gradients;
+    quantised weights travel as they are and one matrix at a time is unpacked.
+    """
+    if strategy.zero < 3:
+        return np.zeros_like(stages.dense)
+    habits = profile.framework
+    pipelined = over_classes(np.asarray(strategy.pp) > 1)
+    whole = stages.dense + stages.expert
+    # On one rank 16-bit weights are used where they are; fp32 ones are still cast.
+    alone = over_classes(np.asarray(spans["shard"].degree) <= 1.0) * (habits.weight_bytes <= 2.0)
+    sent = 0.0 if finetune.frozen else 1.0
+    width = frozen_bytes(model, finetune, 2.0)
+    if habits.gathers_ends:
+        tp = over_classes(np.asarray(strategy.tp))
+        ends = (embedding_params(model) + head_params(model)) / tp
+        blocks = [
+            block_params(b, model).per_rank(strategy.tp, strategy.ep, strategy.etp) for b in model.blocks
+        ]
+        layer = over_classes(np.max(np.broadcast_arrays(*blocks), axis=0))
+        at_once = 2.0 * ends + (width + 2.0 * sent) * layer
+    else:
+        at_once = (2.0 * width + 2.0 * sent) * (stages.largest_dense + stages.largest_expert)
+    stays = (width + habits.grad_sent_bytes * sent) * whole
+    return (1.0 - alone) * np.where(pipelined, stays, np.minimum(at_once, width * whole))
+
+
+def _activations(
+    model: Model, work: Work, strategy: Strategy, profile: Profile, stages: Stages, held: Any
+) -> tuple[Any, Any]:
+    """Bytes kept for backward by the microbatches in flight with the largest layer's working set, and that
+    working set alone."""
+    saved, live = stages.cost["saved"] - stages.offloaded, stages.live
+    finetune = parse_finetune(strategy.finetune)
+    if finetune.frozen:
+        change = adapted(model, finetune, _adapter_bytes(work, strategy, profile))
+        tokens = over_classes(
+            work.seq_len * np.asarray(strategy.microbatch_size) / (np.asarray(strategy.cp) * strategy.tp)
+        )
+        recompute = parse_recompute(strategy.recompute)
+        stays = 1.0 - recompute.full_share(model.n_layers / np.asarray(strategy.pp, float))
+        saved = saved + over_classes(stays / np.asarray(strategy.pp)) * change.saved * tokens
+        live = np.maximum(live + change.live * tokens, 0.0)
+    return saved * held + live + np.minimum(stages.staged, stages.offloaded), live
+
+
+def _adapter_bytes(work: Work, strategy: Strategy, profile: Profile) -> float:
+    """What an adapter keeps of each element of its input; fused kernels recompute it, on whole weights."""
+    if "unsloth" in work.options:
+        return 0.0
+    if "fused-kernels" in work.options and strategy.zero < 3:
+        return min(_FUSED_ADAPTER_BYTES, profile.framework.adapter_bytes)
+    return profile.framework.adapter_bytes

@@ -93,6 +93,7 @@ class Stream:
     kernels: tuple[int, int] = (1, 1)
     saved: Num = 0.0
     fusible: bool = True  # scaled by how well the framework fuses
+    eager: Num = 0.0  # bytes that stay as well where it is written in plain tensor operations
 
 
 @dataclass(frozen=True, slots=True)

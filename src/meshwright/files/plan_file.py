@@ -52,6 +52,7 @@ class StrategyPart(Strict):
     offload: str | None = None
     dispatcher: str | None = None
     placement: list[str] | None = None
+    finetune: str | None = None
 
 
 class EstimatePart(Strict):

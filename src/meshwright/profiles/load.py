@@ -34,10 +34,8 @@ _ALIASES = {
     "megatron": "megatron-core", "nemo": "megatron-core", "megatron-bridge": "megatron-core",
     "nemo-rl": "megatron-core", "nemo-aligner": "megatron-core", "metaseq": "megatron-lm",
     "picotron": "nanotron", "t5x/pathways": "t5x", "neuronx-distributed": "neuronx", "keras": "maxtext",
-    "fsdp": "pytorch", "pytorch-ddp": "pytorch", "hf-trainer": "pytorch", "litgpt": "pytorch",
-    "torchtune": "pytorch", "trl": "pytorch", "llama-factory": "pytorch", "ms-swift": "pytorch",
-    "fsdp-qlora": "pytorch", "prime-rl": "pytorch", "qwen-finetune": "pytorch", "llama-cookbook": "pytorch",
-    "nanochat": "pytorch",
+    "fsdp": "pytorch", "pytorch-ddp": "pytorch", "nanochat": "pytorch", "peft": "hf-trainer",
+    "accelerate": "hf-trainer", "lit-gpt": "litgpt", "swift": "ms-swift", "llamafactory": "llama-factory",
 }  # fmt: skip
 
 

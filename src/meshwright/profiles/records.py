@@ -54,6 +54,17 @@ class Framework:
     )
     usual_recompute: tuple[str, ...]  # the sets its recipes use
     source: str
+    # Bytes a logit at the peak of a loss on whole logits: 16-bit logits, their fp32 copy, what the backward
+    # pass writes beside them, and every further copy that the program takes.
+    logit_bytes: float = 10.0
+    # Norms and activations in plain tensor operations: their fp32 and inner copies stay.
+    eager: bool = False
+    # ZeRO-3 keeps parameters, gradients and moments in fp32, whatever their type.
+    upcasts_sharded: bool = False
+    # Embedding and head belong to the outermost unit, whole from forward to backward.
+    gathers_ends: bool = False
+    loads_whole: bool = False  # every rank loads the whole model before it is sharded
+    adapter_bytes: float = 2.0  # what an adapter keeps of each element of its input (copies, dropout)
 
 
 @dataclass(frozen=True, slots=True)

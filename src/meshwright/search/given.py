@@ -9,6 +9,7 @@ import numpy as np
 
 from meshwright.cost.schedule import names as schedules
 from meshwright.errors import Diagnostic, InputError, did_you_mean
+from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.recompute import parse
 from meshwright.strategy.records import CpMethod, Optimizer, Strategy
@@ -87,6 +88,7 @@ def _reader(name: str) -> Callable[[str, Any], Any]:
         "zero_group": _zero_group,
         "recompute": _recompute,
         "offload": _offload,
+        "finetune": _finetune,
         "layers_per_stage": _layers,
         "placement": _placement,
     }.get(name, _word)
@@ -160,6 +162,10 @@ def _layers(name: str, value: Any) -> tuple[int, ...]:
 
 def _offload(name: str, value: Any) -> str:
     return parse_offload(str(value)).word
+
+
+def _finetune(name: str, value: Any) -> str:
+    return parse_finetune(str(value)).word
 
 
 def _placement(name: str, value: Any) -> tuple[str, ...]:

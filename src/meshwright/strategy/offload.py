@@ -1,4 +1,4 @@
-"""The offload word: which activations wait for the backward pass in host memory."""
+"""The offload word: what waits in host memory, activations between the passes or states between steps."""
 
 from __future__ import annotations
 
@@ -10,21 +10,24 @@ import numpy as np
 
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 
-WORDS = ("none", "activations", "activations:N", "experts")
+WORDS = ("none", "activations", "activations:N", "experts", "optimizer", "params")
 
 
 @dataclass(frozen=True, slots=True)
 class Offload:
     """`modules` None: all that a layer keeps; otherwise what those modules keep. `layers`: the first so many
-    of each stage (0: every layer)."""
+    of each stage (0: every layer). `optimizer`: optimizer state, whose step then runs on the host; `params`:
+    the rank's shard of the weights as well."""
 
     word: str
     any: bool = False
     modules: frozenset[str] | None = None
     layers: int = 0
+    optimizer: bool = False
+    params: bool = False
 
     def share(self, layers_on_stage: Any) -> Any:
-        """Share of a stage's layers that is offloaded; broadcasts."""
+        """Share of a stage's layers whose activations are offloaded; broadcasts."""
         if not self.any:
             return 0.0
         if not self.layers:
@@ -38,26 +41,40 @@ class Offload:
 
 @lru_cache(maxsize=256)
 def parse(word: str) -> Offload:
-    """The word as a record.
+    """The word as a record; several are joined by +.
 
     >>> parse("activations:20").share(80)
     np.float64(0.25)
+    >>> parse("params+optimizer").word
+    'optimizer+params'
 
     Raises InputError naming the words.
     """
-    text = word.strip().lower()
-    if text == "none":
+    named = [part.strip() for part in word.strip().lower().split("+")]
+    if named == ["none"]:
         return Offload("none")
-    if text == "activations":
-        return Offload(text, any=True)
-    if text == "experts":
-        return Offload(text, any=True, modules=frozenset({"moe_act"}))
-    head, colon, tail = text.partition(":")
-    if head == "activations" and colon and tail.isascii() and tail.isdigit() and 0 < int(tail[:6]) <= 100_000:
-        return Offload(text, any=True, layers=int(tail))
-    hint = did_you_mean(head, WORDS) or f"one of {', '.join(WORDS)}"
-    raise InputError(
-        Diagnostic(
-            "MW142", f"offload is {word!r}, but the words are {', '.join(WORDS)}", where="offload", hint=hint
-        )
-    )
+    modules: frozenset[str] | None = None
+    layers, taken = 0, ""
+    for part in named:
+        if part in ("optimizer", "params"):
+            continue
+        if taken:
+            raise _fault(word, f"{taken} and {part} both say which activations go", f"keep {taken}")
+        head, colon, tail = part.partition(":")
+        if part == "experts":
+            modules = frozenset({"moe_act"})
+        elif head == "activations" and colon and tail.isascii() and tail.isdigit() and len(tail) < 7:
+            layers = int(tail)
+        elif part != "activations":
+            raise _fault(word, f"the words are {', '.join(WORDS)}", did_you_mean(head, WORDS))
+        if colon and not 0 < layers <= 100_000:
+            raise _fault(word, "activations:N needs a whole number from 1 to 100000", "try activations:8")
+        taken = part
+    states = [part for part in ("optimizer", "params") if part in named]
+    spelled = "+".join([taken, *states] if taken else states)
+    return Offload(spelled, bool(taken), modules, layers, "optimizer" in states, "params" in states)
+
+
+def _fault(word: str, message: str, hint: str | None) -> InputError:
+    said = f"offload is {word!r}, but {message}"
+    return InputError(Diagnostic("MW142", said, where="offload", hint=hint or f"one of {', '.join(WORDS)}"))

@@ -14,7 +14,7 @@ Schedule = Literal[
     "gpipe", "1f1b", "interleaved-1f1b", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev"
 ]
 CpMethod = Literal["ring", "all-to-all"]
-Optimizer = Literal["adamw", "adamw-bf16"]
+Optimizer = Literal["adamw", "adamw-bf16", "adamw-8bit", "adafactor", "muon", "lion", "sgd"]
 
 RECOMPUTE_MODULES = (
     "core_attn", "qkv", "norm", "mlp", "moe", "moe_act", "mla_up", "shared_expert", "ssm",
@@ -51,9 +51,10 @@ class Strategy:
     recompute: str = "none"  # none | full | selective:a+b (more words in the formats)
     layers_per_stage: tuple[int, ...] | None = None
     optimizer: Optimizer = "adamw"
-    offload: str = "none"  # none | activations | activations:N | experts
+    offload: str = "none"  # none | activations | activations:N | experts | optimizer | params, joined by +
     dispatcher: Literal["all-to-all", "deep-ep", "hybrid-ep", "all-gather"] = "all-to-all"
     placement: tuple[str, ...] = ("tp", "cp", "dp", "pp")
+    finetune: str = "none"  # none | lora:RANK | qlora:RANK | dpo | dpo+lora:RANK (more in the formats)
 
     def at(self, i: int) -> Strategy:
         """The strategy at index `i` where degrees are arrays, as plain numbers."""

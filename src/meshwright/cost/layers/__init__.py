@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.cost.layers import attention, latent, linear, mamba, mlp, moe
-from meshwright.cost.ops import Matmul, Operation, Shape, Words
+from meshwright.cost.ops import Matmul, Operation, Shape, Stream, Words
 from meshwright.model.mixers import beside_params
 from meshwright.model.records import (
     Attention,
@@ -42,6 +42,10 @@ def operations(block: Block, model: Model, shape: Shape, words: Words) -> tuple[
     if block.ffn is not None:
         feed_forward = _FEED_FORWARD[type(block.ffn)]
         ops += feed_forward(block.ffn, model.d_model, kernels, shape, words)  # type: ignore[operator]
+    if model.norm != "rmsnorm":  # layer norm is one kernel in every program
+        ops = tuple(
+            replace(op, eager=0.0) if op.module == "norm" and isinstance(op, Stream) else op for op in ops
+        )
     return ops
 
 

@@ -122,7 +122,7 @@ def operations(
         *((Stream("rope", "qkv", rope, rope, (2, 2)),) if block.rotary else ()),
     ]
     if block.qk_norm != "none":
-        ops.append(Stream("qk_norm", "qkv", rope, 1.5 * rope, (2, 4), saved=rope / 2.0))
+        ops.append(Stream("qk_norm", "qkv", rope, 1.5 * rope, (2, 4), saved=rope / 2.0, eager=rope))
     ops += core(shape, words, block.n_heads, block.head_dim, block.v_dim,
                 keys_seen(block, shape.seq_len), kv_bytes)  # fmt: skip
     ops += scoring(block, shape)

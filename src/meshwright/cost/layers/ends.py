@@ -48,11 +48,13 @@ def head(d_model: int, vocab: int, shape: Shape, words: Words) -> tuple[Operatio
     )
 
 
-# Bytes a logit at the peak: 16-bit logits, fp32 copy and gradient; a fused loss keeps the 16-bit logits and
-# their gradient; a chunked one an eighth of that at a time (the usual number of chunks or tiles is 4 to 16).
-_LOGIT_BYTES = {"whole": 10.0, "fused": 4.0, "chunked": 0.5}
+# Bytes a logit at the peak of losses that do not hold whole logits in fp32 (those copies are the framework's
+# habit): a fused loss keeps the 16-bit logits and their gradient; a chunked one an eighth of that at a time
+# (the usual number of chunks or tiles is 4 to 16).
+_LOGIT_BYTES = {"fused": 4.0, "chunked": 0.5}
 
 
-def logit_bytes(vocab: int, shape: Shape, loss: str) -> object:
-    """Peak bytes of logits and their copies on the rank that holds the head."""
-    return shape.tokens * vocab / shape.tp * _LOGIT_BYTES[loss]
+def logit_bytes(vocab: int, shape: Shape, loss: str, whole: float = 10.0) -> object:
+    """Peak bytes of logits and their copies on the rank that holds the head; `whole`: bytes a logit where
+    the loss holds all of them."""
+    return shape.tokens * vocab / shape.tp * _LOGIT_BYTES.get(loss, whole)

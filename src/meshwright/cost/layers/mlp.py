@@ -17,7 +17,10 @@ def activation(name: str, module: str, tokens: Num, width: Num, *, gated: bool, 
     size = min(2.0, element_bytes(precision))
     one = 2.0 * tokens * width
     saved = one * inputs + size * tokens * width
-    return Stream(name, module, one * (inputs + 1.0), one * (2.0 * inputs + 1.0), (1, 1), saved=saved)
+    eager = one if gated else 0.0  # the activated half, which the product of both halves needs
+    return Stream(
+        name, module, one * (inputs + 1.0), one * (2.0 * inputs + 1.0), (1, 1), saved=saved, eager=eager
+    )
 
 
 def operations(

@@ -14,13 +14,19 @@ def narrow(shape: Shape, words: Words) -> Num:
 def norm(name: str, d_model: int, shape: Shape, words: Words, kernels: float = 1.0) -> tuple[Operation, ...]:
     """Layer or RMS norm: reads and writes the residual stream; its input stays for the backward pass.
 
-    That input (the boundary of the sublayer) is what stays however much is recomputed.
+    That input (the boundary of the sublayer) is what stays however much is recomputed. Written in plain
+    tensor operations a norm also keeps its input in fp32 and the normed value before its scale.
     """
     stream = 2.0 * narrow(shape, words) * d_model
     return (
         Stream(name + "_in", "boundary", 0.0, 0.0, (0, 0), saved=stream),
         Stream(
-            name, "norm", 2.0 * stream * kernels, 3.0 * stream * kernels, (round(kernels), round(2 * kernels))
+            name,
+            "norm",
+            2.0 * stream * kernels,
+            3.0 * stream * kernels,
+            (round(kernels), round(2 * kernels)),
+            eager=3.0 * stream * kernels,
         ),
     )
 

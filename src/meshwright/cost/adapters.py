@@ -1,0 +1,98 @@
+"""Low-rank adapters on a frozen model: what trains, what the rest weighs, what is kept for backward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from meshwright.cost.layers import operations
+from meshwright.cost.ops import Matmul, Shape, Stream, Words
+from meshwright.model.params import embedding_params, head_params, total_params
+from meshwright.model.records import Model
+from meshwright.strategy.finetune import BASE_BYTES, Finetune
+
+# Linear layers of the attention block and of the feed-forward block, by the names of their operations, and
+# how many matrices each product stands for.
+_ATTENTION = {"qkv": 3, "q": 1, "kv": 2, "q_down": 1, "q_up": 1, "kv_down": 1, "kv_up": 1, "proj": 1,
+              "in_proj": 1, "out_proj": 1}  # fmt: skip
+_MLP = {"up": 2, "down": 1, "experts_up": 2, "experts_down": 1, "shared_up": 2, "shared_down": 1}
+_PLAIN = Words(
+    sp=False, cp_method="ring", precision="bf16", flash=True, regathers_input=True, dispatcher="all-to-all",
+    imbalance=1.0, loss="whole", fused_experts=False,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """Sums over a model's layers, no parallelism. `saved` and `live` are bytes a token, against a model whose
+    own parameters train: what the frozen layers need not keep (below 0) and what the adapters keep (above).
+    """
+
+    params: float  # adapters
+    quantised: float  # parameters that a quantised base holds in few bits
+    wide: float  # the others, in 16 bits
+    saved: float
+    live: float  # of the layer with most
+
+
+@lru_cache(maxsize=256)
+def adapted(model: Model, finetune: Finetune, adapter_bytes: float) -> Adapted:
+    """Adapters of `finetune` on `model`; each adapted layer keeps `adapter_bytes` an element of its input.
+
+    A adapter of rank r on a matrix [k, n] has r (k + n) parameters (LoRA, arXiv 2106.09685, section 4.1). A
+    frozen matrix needs no input for a weight gradient; only an adapter on it does.
+    """
+    shape = Shape(tokens=1.0, seq_len=1.0, microbatch_size=1.0, tp=1, cp=1, ep=1, etp=1)
+    per_block = []
+    for block in model.blocks:
+        params, kept = 0.0, 0.0
+        gated = 2 if getattr(block.ffn, "gated", True) else 1
+        for op in operations(block, model, shape, _PLAIN):
+            if isinstance(op, Matmul):
+                wanted = _adapted_matrices(op.name, finetune, gated)
+                params += (
+                    finetune.rank * (wanted * float(op.k) + float(op.n)) * float(op.groups) * (wanted > 0)
+                )
+                kept += adapter_bytes * wanted * float(op.m) * float(op.k) * float(op.groups)
+            elif isinstance(op, Stream) and not finetune.adapts_mlp:
+                kept -= _unneeded(op, gated)
+        per_block.append((params, kept))
+    pattern = [per_block[i] for i in model.pattern]
+    ends = embedding_params(model) + head_params(model)
+    total = float(total_params(model))
+    return Adapted(
+        params=sum(p for p, _ in pattern),
+        quantised=total - ends,
+        wide=ends,
+        saved=sum(k for _, k in pattern),
+        live=max(k for _, k in per_block),
+    )
+
+
+def _adapted_matrices(name: str, finetune: Finetune, gated: int) -> int:
+    """How many adapters sit on the product called `name`."""
+    if finetune.targets == "qv":
+        return {"qkv": 2, "q": 1, "kv": 1}.get(name, 0)
+    many = _ATTENTION.get(name, 0)
+    if many == 0 and finetune.adapts_mlp:
+        many = _MLP.get(name, 0)
+        if many == 2:
+            many = gated
+    return many
+
+
+def _unneeded(op: Stream, gated: int) -> float:
+    """Bytes of `op` that only the weight gradient of a feed-forward matrix needs."""
+    if op.name in ("up_in", "shared_up_in", "permute"):
+        return float(op.saved)
+    if op.name in ("act", "shared_act"):
+        return float(op.saved) / (gated + 1)  # the product's input; what its own backward needs stays
+    return 0.0
+
+
+def frozen_bytes(model: Model, finetune: Finetune, width: float) -> float:
+    """Mean bytes a parameter of the frozen model: matrices as quantised, embedding and head as they are."""
+    if not finetune.base:
+        return width
+    base = adapted(model, finetune, 0.0)
+    return (BASE_BYTES[finetune.base] * base.quantised + width * base.wide) / (base.quantised + base.wide)

@@ -1,0 +1,85 @@
+"""Bytes a trained parameter costs: itself, its gradient, what the optimizer keeps, what its step needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from meshwright.profiles.records import Framework
+from meshwright.strategy.offload import Offload
+from meshwright.strategy.records import Strategy
+
+# Moments a parameter by kind of optimizer, as (numbers kept, bytes of one where it is not the program's own
+# width). Factored second moments (Adafactor, arXiv 1804.04235) are a row and a column of each matrix: nothing
+# beside it. Momentum alone: Muon, Lion (arXiv 2302.06675). 8-bit moments carry an fp32 scale for every 256
+# (arXiv 2110.02861).
+_MOMENTS: dict[str, tuple[float, float | None]] = {
+    "adamw": (2.0, None),
+    "adamw-bf16": (2.0, 2.0),
+    "adamw-8bit": (2.0, 1.0 + 4.0 / 256.0),
+    "adafactor": (0.0, None),
+    "muon": (1.0, None),
+    "lion": (1.0, None),
+    "sgd": (0.0, None),
+}
+# Optimizers whose step works on all of a rank's parameters at once and holds one more copy while it does.
+_MULTI_TENSOR = ("adamw", "adamw-bf16", "lion")
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Bytes a parameter. `step`: temporaries of the optimizer step, beside gradients and moments."""
+
+    weight: float
+    grad: float
+    optimizer: float
+    step: float
+
+    @property
+    def trained(self) -> float:
+        """Everything that stays between two steps, gradients included."""
+        return self.weight + self.grad + self.optimizer
+
+
+def own_precision(framework: Framework) -> bool:
+    """Whether moments have the parameter's own type and there is no master copy (PyTorch, XLA programs)."""
+    return framework.optimizer_bytes <= 2.0 * framework.weight_bytes
+
+
+def widths(
+    framework: Framework, strategy: Strategy, options: frozenset[str], offload: Offload | None = None
+) -> Widths:
+    """Widths of a parameter that trains, by the program's habits, the optimizer and the run's words.
+
+    A torch optimizer keeps its state in the parameter's own type: 16-bit weights mean 16-bit moments, 8 bytes
+    in all, and its multi-tensor step holds one more copy: 10. Programs that flatten sharded parameters in
+    fp32 (`upcasts_sharded`) cost twice that whatever the flag for 16 bits says. **Source**: peaks of full
+    fine-tuning in the fms-acceleration table, 10.0 and 20.0 bytes a parameter.
+    """
+    weight, grad, step = framework.weight_bytes, framework.grad_bytes, framework.step_bytes
+    own = own_precision(framework)
+    if own:
+        width = weight
+        if "bf16-weights" in options:
+            width = 2.0
+        elif "fp32-weights" in options or (framework.upcasts_sharded and strategy.zero >= 3):
+            width = 4.0
+        grad, step, weight = grad * width / weight, step * width / weight, width
+    count, width_of_one = _MOMENTS[strategy.optimizer]
+    # ZeRO-1 and 2 of such programs are DeepSpeed's: 16-bit weights, and an fp32 master beside fp32 moments.
+    mixed = own and framework.upcasts_sharded and 1 <= strategy.zero <= 2
+    one = width_of_one if width_of_one is not None else (weight if own and not mixed else 4.0)
+    master = (4.0 if mixed else 0.0) if own else framework.optimizer_bytes - 8.0
+    if "fp32-accumulation" in options:  # DeepSpeed's 16-bit optimizer adds gradients up in whole fp32 buffers
+        grad += 4.0
+    optimizer = master + count * one
+    if strategy.optimizer not in _MULTI_TENSOR or "fused-optimizer" in options:
+        step = 0.0
+    if offload is not None and offload.optimizer:
+        # The host steps. Its gradients leave as they are made where they are not kept in buffers.
+        optimizer, step = 0.0, 0.0
+        grad = grad if framework.keeps_grads else 0.0
+    if offload is not None and offload.params:
+        weight = 0.0
+    if "opt-in-bwd" in options:  # each layer steps as soon as its gradient is there
+        grad, step = 0.0, 0.0
+    return Widths(weight, grad, optimizer, step)
