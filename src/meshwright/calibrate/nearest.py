@@ -177,7 +177,9 @@ def _near(found: Case, plan: _Job, job: _Job, distance: float, predict: Predict)
         predicted: float | None = predict(found).step_time_s
     except InputError:
         predicted = None
-    return Near(run.id, run.source, timed[0], predicted, "s", _why(found, plan, job), distance)
+    rate = found.work.tokens_per_step / (timed[0] * found.cluster.n_chips)
+    why = f"{found.work.global_batch_size} sequences a step, {rate:,.0f} tokens/s/chip; {_why(found, plan, job)}"
+    return Near(run.id, run.source, timed[0], predicted, "s", why, distance)
 
 
 def _why(found: Case, plan: _Job, job: _Job) -> str:
