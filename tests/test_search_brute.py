@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -10,12 +11,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import checks
+from meshwright.cost.rows import candidates, layer_table
 from meshwright.cost.step import evaluate
 from meshwright.hardware.cluster import parse
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.profiles.load import load
-from meshwright.search.bounds import Request, busy_at_peak, busy_seconds, held, memory_floor, time_floor
+from meshwright.search.bounds import (
+    Request,
+    busy_at_peak,
+    busy_seconds,
+    held,
+    memory_floor,
+    seconds_of,
+    time_floor,
+)
 from meshwright.search.plan import search
+from meshwright.search.ranking import NUMBERS, Candidate, ranked, simplicity
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -58,6 +69,24 @@ def enumerated(model, place, work, zeros, groups, recomputes, ep_values, etp_val
                         yield strategy
 
 
+def by_time(row):
+    return row[:2]
+
+
+def degrees(strategy):
+    return tuple(int(getattr(strategy, name)) for name in NUMBERS)
+
+
+def once(fitting):
+    """Rows of the same degrees and time are one plan in several words: the one that holds least is kept."""
+    kept = {}
+    for time, peak, strategy in fitting:
+        key = (degrees(strategy), float(f"{time:.10g}"))
+        if key not in kept or peak < kept[key][1]:
+            kept[key] = (time, peak, strategy)
+    return sorted(kept.values(), key=by_time)
+
+
 CASES = {
     "dense": (DENSE, 8, 6.0, (0, 1, 3), ("all", "domain"), ("none", "full"), (1,), (1,)),
     "sparse": (SPARSE, 4, 5.5, (1, 2), ("all", "domain"), ("none",), (1, 2, 4), (1, 2, 4)),
@@ -78,10 +107,20 @@ def test_search_equals_brute_force(case):
     legal = list(enumerated(model, place, WORK, zeros, groups, recomputes, eps, etps))
     assert found.searched + sum(found.bounded.values()) == len(legal)
     results = [evaluate(model, place, WORK, s, profile) for s in legal]
-    fitting = sorted((e.step_time_s, e.peak_bytes) for e in results if e.fits)
+    fitting = sorted(
+        ((e.step_time_s, e.peak_bytes, s) for s, e in zip(legal, results) if e.fits), key=by_time
+    )
+    assert found.feasible <= len(fitting)
     assert 0 < len(fitting) < len(legal)  # memory binds, or the test would not see a wrong verdict
     times = [p.evaluation.step_time_s for p in found.plans]
-    assert times == pytest.approx([t for t, _ in fitting[:5]], rel=1e-9)
+    different = [t for t, _, _ in once(fitting)]
+    assert times == pytest.approx(different[:5], rel=1e-9)
+    for plan in found.plans:
+        assert plan.strategy in legal
+        for other in plan.tied:
+            assert evaluate(model, place, WORK, other, profile).step_time_s == pytest.approx(
+                plan.evaluation.step_time_s, rel=1e-12
+            )
 
     without = {
         "pp": lambda s: s.pp == 1, "vpp": lambda s: s.vpp == 1, "tp": lambda s: s.tp == 1,
@@ -135,10 +174,35 @@ def test_bounds_never_pass_the_model(tp, pp, cp, vpp, ep, zero, group, size, spa
         return
     found = evaluate(model, place, work, strategy, profile)
     at_peak = busy_at_peak(found.model_flops, place, work, strategy)
-    modelled = busy_seconds(evaluate, Request(model, place, work, profile), strategy)
+    request = Request(model, place, work, profile)
+    shapes = candidates(strategy, 1)
+    plain = busy_seconds(request, replace(strategy, recompute="none"), shapes)
+    assert plain is not None
+    modelled = float(plain[0])
+    own = seconds_of(layer_table(model, place, work, strategy, profile, shapes))
+    assert modelled <= own * (1 + 1e-12)
     assert at_peak <= modelled
     assert time_floor(modelled, work, strategy) <= found.step_time_s * (1 + 1e-12)
+    assert time_floor(own, work, strategy) <= found.step_time_s * (1 + 1e-12)
     if pp == 1 and zero == 0 and strategy.dp * cp == 1:  # nothing but the microbatches and the optimizer
         rest = found.time_s["optimizer"] / (1 - found.time_s["other"] / found.step_time_s)
-        assert time_floor(modelled, work, strategy) >= found.step_time_s - rest - 1e-6 * found.step_time_s
+        assert time_floor(own, work, strategy) >= found.step_time_s - rest - 1e-6 * found.step_time_s
     assert memory_floor(held(model), strategy, profile) <= found.peak_bytes * (1 + 1e-12)
+
+
+def test_equal_times_are_ranked_by_simplicity_and_twins_are_told():
+    plain = Strategy(dp=8, pp=2, zero=1, zero_group=8)
+    twin = replace(plain, zero=2)
+    wider = Strategy(dp=4, tp=2, pp=2, zero=1, zero_group=4)
+    slower = Strategy(dp=16, zero=0, zero_group=16)
+    pool = [Candidate(slower, 2.0, 1e9), Candidate(twin, 1.0, 5e9), Candidate(wider, 1.0 + 1e-14, 1e9),
+            Candidate(plain, 1.0, 5e9)]  # fmt: skip
+    best = ranked(pool, 3)
+    assert [c.strategy for c in best] == [plain, wider, slower]
+    assert best[0].tied == (twin,)
+    assert best[1].tied == ()
+    assert simplicity(plain) < simplicity(wider)
+    again = ranked([*best, Candidate(twin, 1.0, 5e9)], 3)
+    assert again[0].tied == (twin,)
+    lighter = Candidate(twin, 1.0, 4e9)  # the other word holds less, so both are plans
+    assert [c.strategy for c in ranked([*pool[:1], pool[3], lighter], 3)] == [plain, twin, slower]

@@ -26,36 +26,41 @@ from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
 IntArray = npt.NDArray[np.int64]
+Array = npt.NDArray[np.float64]
+_FEW = 4096  # candidates up to which one table of layouts is quicker than two
 DENSE = frozenset({"tp", "cp", "dp", "pp", "data", "shard", "replica"})
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One kind of parameters: its distinct layouts, their spans, and seconds of each [layouts, C]."""
+    """Some parameters on distinct layouts of ranks: their groups, and seconds of each exchange [layouts, C].
 
-    layouts: Distinct
+    `at` [n] is the layout of each candidate.
+    """
+
     spans: dict[str, Span]
     traffic: Traffic
     optimizer: Any
+    at: IntArray
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Both kinds of parameters, and where each candidate reads them."""
+    """All parameters of the candidates: one side, or dense and expert ones apart."""
 
-    dense: Side
-    expert: Side
-    dense_at: IntArray
-    expert_at: IntArray
+    sides: tuple[Side, ...]
     classes: int | None = None  # how many of the stage classes these candidates have; None: all
 
     def cut(self, part: IntArray, classes: int) -> Groups:
         """For some of the candidates, which have no more than so many classes."""
-        return replace(self, dense_at=self.dense_at[part], expert_at=self.expert_at[part], classes=classes)
+        return Groups(tuple(replace(side, at=side.at[part]) for side in self.sides), classes)
 
     def added(self, pick: Callable[[Side], Any]) -> Any:
-        """A time of both sides together, [n, C]."""
-        return self._spread(pick(self.dense), self.dense_at) + self._spread(pick(self.expert), self.expert_at)
+        """A time of all sides together, [n, C]."""
+        total = self._spread(pick(self.sides[0]), self.sides[0].at)
+        for side in self.sides[1:]:
+            total = total + self._spread(pick(side), side.at)
+        return total
 
     def _spread(self, values: Any, at: IntArray) -> Any:
         """[layouts, C] seconds for each candidate [n, C]; a number stays one."""
@@ -78,22 +83,21 @@ class Groups:
 
     def spans(self) -> dict[str, Span]:
         """The groups of ranks of each candidate; a group is spread over the candidates when asked for."""
-        return _Spread(self)
+        return _Spread(self.sides)
 
 
 class _Spread(dict[str, Span]):
     """Spans by name, each made on first use."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, sides: tuple[Side, ...]) -> None:
         super().__init__()
-        self.groups = groups
+        self.sides = sides
 
     def __missing__(self, name: str) -> Span:
-        g = self.groups
-        side, at = (g.dense, g.dense_at) if name in DENSE else (g.expert, g.expert_at)
+        side = next(side for side in self.sides if name in side.spans)
         span = side.spans[name]
         numbers = {f.name: getattr(span, f.name) for f in fields(span) if np.ndim(getattr(span, f.name))}
-        moved: dict[str, Any] = {k: v.take(at) for k, v in numbers.items()}
+        moved: dict[str, Any] = {k: v.take(side.at) for k, v in numbers.items()}
         self[name] = replace(span, **moved)
         return self[name]
 
@@ -126,38 +130,27 @@ def groups(
     """The exchanges of the candidates of `strategy`; arrays of `profile` have an axis for classes."""
     s = strategy
     many.add("pair", where.pair)
-    find = many.all if numbers_vary(profile) else many.distinct
-    if s.placement[-1] == "pp":
-        # Experts lie over all ranks of a stage, whatever tp, cp and dp are; so do the copies of their state.
-        many.add("ranks", np.asarray(s.dp) * s.cp * s.tp)
-        many.add("copies", np.asarray(s.zero_group) * s.tp)
-        dense = find("pair", "dp", "tp", "cp", "zero_group")
-        expert = find("pair", "ep", "etp", "ranks", "copies")
-        moved: dict[str, Any] = {
-            "dp": expert.values["ranks"],
-            "zero_group": expert.values["copies"],
-            "tp": 1,
-            "cp": 1,
-        }
-        dense_degrees: dict[str, Any] = {k: v for k, v in dense.values.items() if k != "pair"}
-        dense_degrees |= {"ep": 1, "etp": 1}
-        expert_degrees = moved | {k: expert.values[k] for k in ("ep", "etp")}
-    else:
-        dense = expert = find("pair", "dp", "tp", "cp", "zero_group", "ep", "etp")
-        dense_degrees = expert_degrees = {k: v for k, v in dense.values.items() if k != "pair"}
-
-    def few(layouts: Distinct, degrees: dict[str, Any]) -> Strategy:
-        pair = layouts.values["pair"]
-        return replace(s, pp=lines.pairs.values["pp"][pair], vpp=lines.pairs.values["vpp"][pair], **degrees)
-
-    at = dense.values["pair"] * len(lines.tp) + lookup(lines.tp, dense.values["tp"], len(dense))
-    held = Stages(dense=lines.dense.take(at, axis=1).T, expert=0.0)
-    side = _side(cluster, work, few(dense, dense_degrees), profile, held, dense, is_dense=True)
-    pairs = {name: expert.values[name] for name in ("ep", "etp")}
-    at = expert.values["pair"] * len(lines.experts) + _which(lines.experts, pairs, len(expert))
-    held = Stages(dense=0.0, expert=lines.expert.take(at, axis=1).T)
-    other = _side(cluster, work, few(expert, expert_degrees), profile, held, expert, is_dense=False)
-    return Groups(side, other, dense.at, expert.at)
+    if numbers_vary(profile) or many.n <= _FEW or s.placement[-1] != "pp":
+        find = many.all if numbers_vary(profile) else many.distinct
+        layouts = find("pair", "dp", "tp", "cp", "zero_group", "ep", "etp")
+        held = Stages(dense=_dense(lines, layouts), expert=_expert(lines, layouts))
+        return Groups((_side(cluster, work, _strategy(s, lines, layouts), profile, held, layouts, {}),))
+    # Experts lie over all ranks of a stage, whatever tp, cp and dp are; so do the copies of their state. Of
+    # the parameters of the other side nothing is held, on groups of one, so they add nothing.
+    many.add("ranks", np.asarray(s.dp) * s.cp * s.tp)
+    many.add("copies", np.asarray(s.zero_group) * s.tp)
+    alone = spans(cluster, Strategy(dp=1, placement=s.placement))
+    layouts = many.distinct("pair", "dp", "tp", "cp", "zero_group")
+    few = _strategy(s, lines, layouts, ep=1, etp=1)
+    held = Stages(dense=_dense(lines, layouts), expert=0.0)
+    others = {name: span for name, span in alone.items() if name not in DENSE}
+    dense = _side(cluster, work, few, profile, held, layouts, others)
+    layouts = many.distinct("pair", "ep", "etp", "ranks", "copies")
+    ranks, copies = layouts.values["ranks"], layouts.values["copies"]
+    few = _strategy(s, lines, layouts, dp=ranks, zero_group=copies, tp=1, cp=1)
+    held = Stages(dense=0.0, expert=_expert(lines, layouts))
+    others = {name: span for name, span in alone.items() if name in DENSE}
+    return Groups((dense, _side(cluster, work, few, profile, held, layouts, others)))
 
 
 def _side(
@@ -167,15 +160,36 @@ def _side(
     profile: Profile,
     held: Stages,
     layouts: Distinct,
-    *,
-    is_dense: bool,
+    others: dict[str, Span],
 ) -> Side:
-    """One kind of parameters on its layouts; of the other kind nothing is held, so it adds nothing."""
-    alone = spans(cluster, Strategy(dp=1, placement=few.placement))
-    reach = {name: span for name, span in spans(cluster, few).items() if (name in DENSE) == is_dense}
-    sent = data_parallel.traffic(held, few, alone | reach, profile, work.precision)
+    """The parameters `held` on their layouts; `others` are groups that they do not use."""
+    reach = {name: span for name, span in spans(cluster, few).items() if name not in others}
+    sent = data_parallel.traffic(held, few, reach | others, profile, work.precision)
     traffic = Traffic(_nothing_once(sent.gradients), _nothing_once(sent.weights), _nothing_once(sent.gathers))
-    return Side(layouts, reach, traffic, optimizer_seconds(held, few, alone | reach, cluster, profile))
+    updated = optimizer_seconds(held, few, reach | others, cluster, profile)
+    return Side(reach, traffic, updated, layouts.at)
+
+
+def _strategy(strategy: Strategy, lines: Pipelines, layouts: Distinct, **others: Any) -> Strategy:
+    """The strategy on some layouts, with `others` in place of degrees that these do not hold."""
+    pair = layouts.values["pair"]
+    degrees: dict[str, Any] = {name: lines.pairs.values[name][pair] for name in ("pp", "vpp")}
+    degrees |= {k: v for k, v in layouts.values.items() if k not in ("pair", "ranks", "copies")} | others
+    if len(layouts) == 1:  # plain numbers are quicker
+        degrees = {name: np.ravel(value)[0].item() for name, value in degrees.items()}
+    return replace(strategy, **degrees)
+
+
+def _dense(lines: Pipelines, layouts: Distinct) -> Array:
+    """Dense parameters of a rank of each class on each layout, [layouts, C]."""
+    tp = lookup(lines.tp, layouts.values["tp"], len(layouts))
+    return lines.dense.take(layouts.values["pair"] * len(lines.tp) + tp, axis=1).T
+
+
+def _expert(lines: Pipelines, layouts: Distinct) -> Array:
+    """Expert parameters of a rank of each class on each layout, [layouts, C]."""
+    which = _which(lines.experts, layouts.values, len(layouts))
+    return lines.expert.take(layouts.values["pair"] * len(lines.experts) + which, axis=1).T
 
 
 def _which(pairs: Distinct, wanted: dict[str, Any], n: int) -> IntArray:

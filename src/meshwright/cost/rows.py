@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost.distinct import Axis, Candidates, Distinct, Values, axis, lookup
+from meshwright.cost.distinct import Axis, Candidates, Distinct, Values, axis
 from meshwright.cost.layer import NO_OFFLOAD, LayerCost, layer_cost
 from meshwright.cost.layers import ends, operations, shared_operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
@@ -135,13 +135,12 @@ class Places:
 class Grid:
     """The points that candidates share: values of `tp`, `tokens`, `cp` and `pp`, and pairs (ep, etp).
 
-    Where candidates fill too little of such a grid, or differ in more than these (`rows`), each distinct
-    candidate is a point of its own along the first dimension, and `values` holds its degrees.
+    Where candidates fill too little of such a grid, or differ in more than these, each distinct candidate is
+    a point of its own along the first dimension.
     """
 
     values: dict[str, Any]  # degrees, and tokens where there are axes, each along its dimension
     size: tuple[int, ...]
-    axes: dict[str, Values]  # empty where candidates are points of their own
     places: Places  # of the candidates that it was made for
 
 
@@ -158,18 +157,17 @@ class LayerTable:
     whole: dict[str, Sum]
     rows: dict[str, LayerCost]
 
-    def places(self, strategy: Strategy, work: Work, n: int) -> Places:
-        """Where n other candidates read the table; assumes that it has axes, and their values on them."""
-        known, tokens = self.grid.axes, tokens_of(work, strategy)
-        fields = {"tp": strategy.tp, "tokens": tokens, "cp": strategy.cp, "pp": strategy.pp}
-        at: list[IntArray | None] = [
-            lookup(known[name], fields[name], n) if len(known[name]) > 1 else None for name in AXES[:-1]
-        ]
-        experts = None
-        if self.grid.size[-1] > 1:
-            ep, etp = (lookup(known[name], getattr(strategy, name), n) for name in ("ep", "etp"))
-            experts = known["experts"].take(ep * len(known["etp"]) + etp)
-        return Places(self.grid.size, (*at, experts))
+    def model_seconds(self) -> Array:
+        """Seconds of one microbatch through the whole model, forward and backward, on the whole grid."""
+        total = np.zeros(self.grid.size)
+        for cost in (self.whole["forward"], self.whole["backward"]):
+            shape = tuple(n if i in cost.on else 1 for i, n in enumerate(self.grid.size))
+            total += np.reshape(cost.values, shape)
+        return total
+
+    def cut(self, part: IntArray) -> LayerTable:
+        """The same table for some of the candidates."""
+        return replace(self, grid=replace(self.grid, places=self.grid.places.cut(part)))
 
 
 def tokens_of(work: Work, strategy: Strategy) -> Any:
@@ -185,14 +183,13 @@ def layer_table(
     profile: Profile,
     many: Candidates,
     *,
-    shared: bool = False,
+    every: bool = False,
 ) -> LayerTable:
-    """The layers of all candidates of `strategy` under its words; `many` holds its degrees.
-
-    `shared`: made for other candidates with the same values too, so it must have axes.
+    """The layers of all candidates of `strategy` under its words; `many` holds its degrees. `every`:
+    each of their shapes (tp, cp, microbatch_size) with each of their pairs (ep, etp).
     """
     recompute = parse(strategy.recompute)
-    grid = _grid(work, strategy, profile, recompute, many, shared=shared)
+    grid = _grid(work, strategy, profile, recompute, many, every=every)
     on_grid = replace(strategy, **{k: v for k, v in grid.values.items() if k != "tokens"})
     reach = _reach(cluster, on_grid)
     if np.ndim(work.seq_len):
@@ -273,7 +270,7 @@ def candidates(strategy: Strategy, n: int) -> Candidates:
 
 
 def _grid(
-    work: Work, strategy: Strategy, profile: Profile, recompute: Recompute, many: Candidates, *, shared: bool
+    work: Work, strategy: Strategy, profile: Profile, recompute: Recompute, many: Candidates, *, every: bool
 ) -> Grid:
     """The grid of the candidates' axes, or their own points."""
     own = ("tp", "cp", "ep", "etp", "microbatch_size", "dp", "pp")
@@ -281,51 +278,49 @@ def _grid(
         return _points(many.all(*own))
     if not _stage_blind(strategy):
         return _points(many.distinct(*own))
-    pieces = many.distinct("cp", "microbatch_size")
-    few = axis(pieces.values["microbatch_size"] * work.seq_len / pieces.values["cp"], len(pieces))
-    tokens = Axis(few.values, few.at.take(pieces.at))
     experts = many.distinct("ep", "etp")
     by_stage = not recompute.is_full and (recompute.every or recompute.layers)
+    shape = ("tp", "cp", "microbatch_size", *(("pp",) if by_stage else ()))
+    shapes = many.distinct(*shape)
+    tokens = axis(shapes.values["microbatch_size"] * work.seq_len / shapes.values["cp"], len(shapes))
     pp = many.axis("pp") if by_stage else Axis(np.ones(1, np.int64), np.zeros(0, np.int64))
-    along = [(a.values, a.at) for a in (many.axis("tp"), tokens, many.axis("cp"), pp)]
-    size = (*(len(values) for values, _ in along), len(experts))
-    heavy = size[0] * size[1] * size[3] * size[4]  # nothing but messages over cp looks at cp
-    if not shared and heavy > 4 * many.n and many.n < 100_000:
-        return _points(many.distinct(*own[:5], *(("pp",) if by_stage else ())))
-    values = {name: _along(column, i) for i, (name, (column, _)) in enumerate(zip(AXES, along))}
+    along = (many.axis("tp"), tokens, many.axis("cp"), pp)
+    size = (*(len(one) for one in along), len(experts))
+    points = int(np.prod(size))
+    # Most operations look at neither dp nor cp; messages over cp and what the host adds do.
+    on_axes = 7 * points // size[2] + points
+    if every or 8 * len(shapes) * len(experts) <= min(on_axes, 8 * many.n):
+        return _points(shapes, experts)
+    if 8 * many.n <= on_axes:
+        return _points(many.distinct(*shape, "ep", "etp"))
+    values = {name: _along(one.values, i) for i, (name, one) in enumerate(zip(AXES, along))}
     values |= {name: _along(column, 4) for name, column in experts.values.items()}
     values["microbatch_size"] = values["tokens"] * values["cp"] / work.seq_len
-    at = [at if len(column) > 1 else None for column, at in along]
-    places = Places(size, (*at, experts.at if len(experts) > 1 else None))
-    axes = {name: column for name, (column, _) in zip(AXES, along)}
-    axes |= {name: many.axis(name).values for name in ("ep", "etp")}
-    axes["experts"] = _pair_places(many, experts)
-    return Grid(values, size, axes, places)
+    at = [one.at if len(one) > 1 else None for one in along]
+    at[1] = tokens.at.take(shapes.at) if len(tokens) > 1 else None
+    return Grid(values, size, Places(size, (*at, experts.at if len(experts) > 1 else None)))
 
 
-def _pair_places(many: Candidates, experts: Distinct) -> Values:
-    """Place of each (ep, etp) among the pairs, by ep's and etp's own places."""
-    ep, etp = many.axis("ep").values, many.axis("etp").values
-    place = np.zeros(len(ep) * len(etp), np.int64)
-    n = len(experts)
-    code = lookup(ep, experts.values["ep"], n) * len(etp) + lookup(etp, experts.values["etp"], n)
-    place[code] = np.arange(n)
-    return place
-
-
-def _points(rows: Distinct) -> Grid:
-    """Each row as a point of its own."""
-    size = (len(rows), 1, 1, 1, 1)
+def _points(rows: Distinct, experts: Distinct | None = None) -> Grid:
+    """Each row as a point along the first dimension, with each pair of expert degrees or with its own."""
+    many = 1 if experts is None else len(experts)
+    size = (len(rows), 1, 1, 1, many)
     values = {name: _first_axis(column) for name, column in rows.values.items()}
-    at = rows.at if len(rows) > 1 else None
-    return Grid(values, size, {}, Places(size, (at, None, None, None, None)))
+    inner = None
+    if experts is not None:
+        values |= {name: _along(column, 4) for name, column in experts.values.items()}
+        inner = experts.at if many > 1 else None
+    return Grid(values, size, Places(size, (rows.at if len(rows) > 1 else None, None, None, None, inner)))
 
 
-def _along(column: Values, dimension: int) -> Values:
+def _along(column: Values, dimension: int) -> Any:
+    """A column along one dimension of the grid; a single value as a plain number, which is quicker."""
+    if len(column) == 1:
+        return column[0].item()
     return column.reshape(tuple(-1 if i == dimension else 1 for i in range(len(AXES))))
 
 
-def _first_axis(column: Values) -> Values:
+def _first_axis(column: Values) -> Any:
     return _along(np.ravel(column), 0)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost import schedule
 from meshwright.cost.distinct import Candidates, Distinct, Values
 from meshwright.cost.flops import split_weights
 from meshwright.cost.layer import LayerCost
@@ -116,7 +117,8 @@ def parameter_table(model: Model, tp: Any, ep: Any, etp: Any) -> tuple[Array, Ar
     head = head_params(model) or model.vocab * model.d_model
     dense += [embedding_params(model) / tp, head / tp + final_params(model)]
     expert += [no_expert, no_expert]
-    mtp = mtp_params(model) if model.mtp_layers else None
+    # The split counts modules; `mtp_params` is all of them.
+    mtp = mtp_params(replace(model, mtp_layers=1)) if model.mtp_layers else None
     dense.append(replace(mtp, expert=0).per_rank(tp, 1, 1) + nothing if mtp else nothing)
     expert.append(mtp.expert / (ep * etp) + no_expert if mtp else no_expert)
     return np.array(dense, float), np.array(expert, float)
@@ -142,6 +144,7 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
     )
     c = counts.shape[1]
     present = counts > 0
+    copies = schedule.load(strategy.schedule).PARAMETERS_HELD  # 2 where a rank holds a stage of each way
     lines = Pipelines(
         pairs=pairs,
         tp=tps.values,
@@ -149,9 +152,9 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
         counts=counts,
         multiplicity=np.ascontiguousarray(classes.multiplicity[classes.index].T.astype(float)),
         first_rank=np.ascontiguousarray(classes.first_rank[classes.index].T.astype(float)),
-        dense=np.einsum("kcu,kt->cut", held, dense).reshape(c, -1),
+        dense=copies * np.einsum("kcu,kt->cut", held, dense).reshape(c, -1),
         largest_dense=(present[..., None] * dense[:, None, None, :]).max(0).reshape(c, -1),
-        expert=np.einsum("kcu,ke->cue", held, expert).reshape(c, -1),
+        expert=copies * np.einsum("kcu,ke->cue", held, expert).reshape(c, -1),
         largest_expert=(present[..., None] * expert[:, None, None, :]).max(0).reshape(c, -1),
     )
     pair = pairs.at

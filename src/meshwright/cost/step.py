@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import collectives, data_parallel, memory, schedule
+from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
 from meshwright.cost.groups import Groups, groups
@@ -25,6 +27,7 @@ from meshwright.work import Work
 
 IntArray = npt.NDArray[np.int64]
 
+_schedule = cache(schedule.load)
 CHUNK = 8192  # candidates at a time: their arrays stay in the cache
 _TIMES = ("tp", "cp", "ep", "compute", "recompute", "host")  # read off the slowest stage's layers
 
@@ -39,6 +42,27 @@ def size_of(work: Work, strategy: Strategy, profile: Profile) -> tuple[int, ...]
 def numbers_over_classes(profile: Profile) -> Profile:
     """The profile with an axis for stage classes on numbers that are arrays."""
     return with_axes(profile, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What strategies share that differ only in schedule and ZeRO: tables of layers and of stages."""
+
+    layers: LayerTable
+    lines: Pipelines
+    where: Where
+
+    def cut(self, part: IntArray) -> Shared:
+        """The same for some of the strategies."""
+        return Shared(self.layers.cut(part), self.lines, self.where.cut(part))
+
+
+def shared(
+    model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile, many: Candidates
+) -> Shared:
+    """The tables of the strategies whose degrees `many` holds, each in one row."""
+    lines, where = pipelines(model, work, strategy, many)
+    return Shared(layer_table(model, cluster, work, strategy, profile, many), lines, where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +109,13 @@ def evaluate(
     profile: Profile,
     *,
     detail: bool = False,
-    layers: LayerTable | None = None,
+    known: Shared | None = None,
 ) -> Evaluation:
     """Step time and peak memory of `strategy`; arrays in its degrees give arrays out (see `Evaluation`).
 
     Words (schedule, recompute, zero, sp, ...) are single values: loop over them. `detail` builds the tree of
-    terms and wants plain numbers. `layers` is a table made before for a set of shapes that holds those of
-    `strategy`, under the same words (schedule and zero apart). Assumes a legal strategy (see `checks`).
+    terms and wants plain numbers. `known` are tables that the caller made for these strategies under other
+    words for schedule and ZeRO. Assumes a legal strategy (see `checks`).
 
     Step = microbatches * slowest stage + bubble + exposed data-parallel traffic + optimizer. With stages of
     seconds t: m max(t) + (sum(t) - max(t)) / v for (interleaved) 1F1B. **Assumes** the slowest stage is the
@@ -103,11 +127,9 @@ def evaluate(
     flat = _flat(strategy, outer)
     by_class = numbers_over_classes(profile)
     many = candidates(flat, n)
-    table = layers or layer_table(model, cluster, flat_work, flat, profile, many)
-    lines, where = pipelines(model, work, flat, many)
-    shared = groups(cluster, flat_work, flat, by_class, lines, where, many)
-    places = table.grid.places if layers is None else table.places(flat, work, n)
-    tables = _Tables(table, lines, shared, places, where)
+    known = known or shared(model, cluster, flat_work, flat, profile, many)
+    sent = groups(cluster, flat_work, flat, by_class, known.lines, known.where, many)
+    tables = _Tables(known.layers, known.lines, sent, known.layers.grid.places, known.where)
     request = (model, cluster, flat_work, by_class)
     whole = n <= CHUNK or numbers_vary(profile) or np.ndim(work.seq_len) or np.ndim(work.global_batch_size)
     if whole:
@@ -132,7 +154,7 @@ def _passed(
     model: Model, cluster: Cluster, work: Work, profile: Profile, strategy: Strategy, tables: _Tables, n: int
 ) -> _Pass:
     """Time and memory of n candidates, each number [n]; `profile` has an axis for classes."""
-    plan = schedule.load(strategy.schedule)
+    plan = _schedule(strategy.schedule)
     layers = Layers(tables.lines, tables.where, tables.layers, tables.places)
     per_rank = stage_costs(model, strategy, tables.lines, tables.where, layers)
     reach = tables.groups.spans()
@@ -211,8 +233,9 @@ def _times(
 
     sends = (np.asarray(strategy.pp) - 1.0) * hops / 2.0
     idle = plan.bubble(
-        others("forward") + sends, others("backward") + sends, others("weight"), np.asarray(strategy.vpp)
-    )
+        others("forward") + sends, others("backward") + sends, others("weight"), np.asarray(strategy.vpp),
+        np.asarray(strategy.pp), microbatches,
+    )  # fmt: skip
     bubble = idle + microbatches * (slowest - classes.at(last, busy))
     straggler = _flat_number(profile["straggler"]) * np.log2(max(cluster.n_chips / 8.0, 1.0))
     step = {name: microbatches * own(name) for name in _TIMES}

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.distinct import Candidates
+from meshwright.cost.rows import LayerTable, layer_table
 from meshwright.hardware.records import Cluster
 from meshwright.model.params import block_params, embedding_params, head_params
 from meshwright.model.records import Model
@@ -18,8 +18,8 @@ from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
 FloatArray = npt.NDArray[np.float64]
-Evaluate = Callable[[Model, Cluster, Work, Strategy, Profile], Evaluation]
 GIB = 2.0**30
+ROUNDED = 1.0 - 1e-9  # takes the rounding of sums off a floor
 
 # Schedules in which every microbatch passes all stages in turn, so the pipeline fills and drains once.
 FILLS_AND_DRAINS = frozenset({"gpipe", "1f1b", "interleaved-1f1b"})
@@ -103,23 +103,25 @@ def busy_at_peak(flops: float, cluster: Cluster, work: Work, strategy: Strategy)
     return flops * share / (peak_flops(cluster, work) * np.asarray(strategy.tp) * strategy.cp)
 
 
-def busy_seconds(evaluate: Evaluate, request: Request, shapes: Strategy) -> Any:
-    """Seconds that the cost model gives one microbatch through the whole model; `shapes` are [n] distinct
-    (tp, cp, ep, etp, microbatch_size) under words that do not look at the stage.
+def busy_seconds(request: Request, words: Strategy, shapes: Candidates) -> FloatArray | None:
+    """Seconds that one microbatch takes through the whole model at least, for each of the `shapes` (tp, cp,
+    microbatch_size) with each of its pairs (ep, etp); None where dp and pp move axes that layers send over.
 
-    What a microbatch takes does not depend on dp, pp, vpp or ZeRO, so one rank group without a pipeline shows
-    it: its step is m a + b, and with very many microbatches b vanishes (the rounding is taken off).
-    **Assumes** that tp and cp lie innermost, so that dp and pp do not move them on the network.
+    The cost model's own seconds of all layers and ends: what a microbatch takes depends on neither dp, pp,
+    vpp nor ZeRO, and a recompute word only adds to what it takes without.
     """
-    many = 1e12
-    dp = np.asarray(shapes.ep) * shapes.etp  # experts need as many ranks
-    alone = replace(
-        shapes, dp=dp, pp=np.ones_like(dp), vpp=np.ones_like(dp), zero=0, zero_group=np.ones_like(dp),
-        schedule="1f1b", layers_per_stage=None,
-    )  # fmt: skip
-    work = replace(request.work, global_batch_size=many * dp * np.asarray(shapes.microbatch_size, float))
-    step = evaluate(request.model, request.cluster, work, alone, request.profile).step_time_s
-    return np.asarray(step) / many * (1.0 - 1e-9)
+    if words.placement[:2] != ("tp", "cp") or words.placement[-1] != "pp":
+        return None
+    r = request
+    plain = replace(words, dp=1, tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, microbatch_size=1, zero_group=1)
+    table = layer_table(r.model, r.cluster, r.work, plain, r.profile, shapes, every=True)
+    return table.model_seconds().ravel() * ROUNDED
+
+
+def seconds_of(table: LayerTable) -> Any:
+    """Seconds that a microbatch of each candidate of `table` takes through the whole model at least, [n]."""
+    places = table.grid.places
+    return (places.read(table.whole["forward"]) + places.read(table.whole["backward"])) * ROUNDED
 
 
 def peak_flops(cluster: Cluster, work: Work) -> float:

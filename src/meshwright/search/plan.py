@@ -8,16 +8,17 @@ from time import perf_counter
 from typing import Any
 
 from meshwright.cost.evaluation import Evaluation
-from meshwright.cost.step import evaluate as evaluate_step
+from meshwright.cost.step import evaluate
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.search import why as sentences
-from meshwright.search.bounds import Evaluate, Request
+from meshwright.search.bounds import Request
 from meshwright.search.derive import complete
 from meshwright.search.given import read_choices
 from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
-from meshwright.search.scan import Candidate, Scan, scan
+from meshwright.search.ranking import Candidate, differences
+from meshwright.search.scan import Scan, scans
 from meshwright.search.space import Space, build
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
@@ -27,10 +28,11 @@ __all__ = ["Found", "Necessity", "Ranked", "search"]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A plan and its evaluation, plain numbers."""
+    """A plan and its evaluation, plain numbers; `tied` are other words for the same plan."""
 
     strategy: Strategy
     evaluation: Evaluation
+    tied: tuple[Strategy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +66,25 @@ def search(
     *,
     top: int = 10,
     progress: Callable[[float, float], None] | None = None,
-    evaluate: Evaluate | None = None,
 ) -> Found:
     """The `top` fastest strategies that fit, over every field that `fixed` does not pin.
 
     A value of `fixed` may be a list of values to choose from. `progress` is called with (done, total).
-    `evaluate` stands in for the cost model (tests). Raises InputError, with every fault, when `fixed` cannot
-    be read or leaves no legal strategy for a reason that can be shown on one.
+    Raises InputError, with every fault, when `fixed` cannot be read or leaves no legal strategy for a reason
+    that can be shown on one.
     """
     began = perf_counter()
-    cost = evaluate or evaluate_step
     request = Request(model, cluster, work, profile)
     space = build(model, cluster, work, fixed, profile)
-    found = scan(request, space, cost, top=max(top, 2), progress=progress)
+    asked: list[tuple[Request, int, tuple[str, ...]]] = [(request, max(top, 2), TECHNIQUES)]
+    if work.precision in LOW_PRECISIONS:
+        asked.append((replace(request, work=replace(work, precision="bf16")), 1, ()))
+    found, *plain = scans(asked, space, progress=progress)
     if found.searched == 0:
         _raise_faults(request, fixed)
-    plans = tuple(_ranked(request, c, cost) for c in found.best)
-    necessity = _necessity(request, found, fixed, cost)
-    nearest = None if plans or found.nearest is None else _ranked(request, found.nearest, cost)
+    plans = tuple(_ranked(request, c) for c in found.best)
+    necessity = _necessity(found, plain[0] if plain else None)
+    nearest = None if plans or found.nearest is None else _ranked(request, found.nearest)
     needs = sentences.needs(nearest.evaluation, cluster.n_chips) if nearest else ""
     if not plans and nearest is None:
         needs = "no legal strategy is left: every candidate breaks a rule (see rejected)"
@@ -100,9 +103,9 @@ def search(
     )
 
 
-def _ranked(request: Request, candidate: Candidate, cost: Evaluate) -> Ranked:
-    r = request
-    return Ranked(candidate.strategy, cost(r.model, r.cluster, r.work, candidate.strategy, r.profile))
+def _ranked(request: Request, candidate: Candidate) -> Ranked:
+    r, strategy = request, candidate.strategy
+    return Ranked(strategy, evaluate(r.model, r.cluster, r.work, strategy, r.profile), candidate.tied)
 
 
 def _raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:
@@ -111,17 +114,16 @@ def _raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:
     complete(request.model, request.cluster, request.work, first, request.profile)
 
 
-def _necessity(
-    request: Request, found: Scan, fixed: Mapping[str, Any], cost: Evaluate
-) -> tuple[Necessity, ...]:
-    """The best plan without each technique against the best plan; empty when nothing fits."""
+def _necessity(found: Scan, plain: Scan | None) -> tuple[Necessity, ...]:
+    """The best plan without each technique against the best plan; empty when nothing fits. `plain` is the
+    same search with matrix products in bf16, where the precision asked for is lower."""
     if not found.best:
         return ()
     best = found.best[0]
     told = []
     for technique in TECHNIQUES:
-        if technique == "low-precision" and request.work.precision in LOW_PRECISIONS:
-            other = _in_bf16(request, fixed, cost)
+        if technique == "low-precision" and plain is not None:
+            other = plain.best[0] if plain.best else None
         elif bool(does_without(technique, best.strategy)):
             other = best
         else:
@@ -134,14 +136,6 @@ def _necessity(
     return tuple(told)
 
 
-def _in_bf16(request: Request, fixed: Mapping[str, Any], cost: Evaluate) -> Candidate | None:
-    """The best plan of the same search with matrix products in bf16."""
-    plain = replace(request, work=replace(request.work, precision="bf16"))
-    space = build(plain.model, plain.cluster, plain.work, fixed, plain.profile)
-    best = scan(plain, space, cost, top=1, techniques=()).best
-    return best[0] if best else None
-
-
 def _why(plans: tuple[Ranked, ...], necessity: tuple[Necessity, ...]) -> tuple[str, ...]:
     if not plans:
         return ()
@@ -149,5 +143,8 @@ def _why(plans: tuple[Ranked, ...], necessity: tuple[Necessity, ...]) -> tuple[s
     if len(plans) > 1:
         first, second = plans[0], plans[1]
         said.append(sentences.runner_up(first.strategy, first.evaluation, second.strategy, second.evaluation))
+    if plans[0].tied:
+        words = " or ".join(differences(plans[0].strategy, other) for other in plans[0].tied)
+        said.append(f"Tied with the best: {words} changes nothing in it; the simpler word is shown.")
     said.append(sentences.memory(plans[0].evaluation))
     return (*said, *sentences.necessities(necessity))

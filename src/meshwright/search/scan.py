@@ -1,52 +1,45 @@
-"""One pass over a space: legality as masks, bounds as proofs, cost in chunks; only the best survive."""
+"""One pass over a space: legality and bounds on its axes, cost of what is left; only the best survive."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain, repeat
 
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.checks import RULES, illegal
 from meshwright.checks.layout import ShardGroup
+from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.flops import model_flops
+from meshwright.cost.rows import candidates
+from meshwright.cost.step import evaluate, shared
 from meshwright.search.bounds import (
-    Evaluate,
     Held,
     Request,
     busy_at_peak,
     busy_seconds,
     held,
     memory_floor,
+    seconds_of,
     time_floor,
 )
+from meshwright.search.legal import REASONS, Rows, joined, legal, rows
 from meshwright.search.necessity import TECHNIQUES, does_without
+from meshwright.search.ranking import SAME, Candidate, ranked
 from meshwright.search.space import IntArray, Mask, Space, Words
-from meshwright.strategy.recompute import parse
 from meshwright.strategy.records import Strategy
 
 FloatArray = npt.NDArray[np.float64]
 
-SHAPE_FIELDS = ("tp", "cp", "ep", "etp", "microbatch_size")
-CHUNK = 16_384  # candidates a call: large enough to spread the call's own cost, small enough for the cache
+ROUNDS = (4_096, 16_384)  # strategies bounded and evaluated together: few until there is something to beat
 TIE = 0.01  # plans closer than this are not told apart: the model's own repeatability on published reruns
 SHARD_GROUP = ShardGroup()
-REASONS = {rule.code: f"{rule.code} {rule.reason}" for rule in RULES}
 NO_MEMORY = "memory floor above capacity"
 NO_TIME = "time floor above the best"
 UNFIT = "MW301 does not fit in memory"
-
-
-@dataclass(slots=True)
-class Candidate:
-    """One evaluated strategy (plain numbers) with its two totals."""
-
-    strategy: Strategy
-    step_time_s: float
-    peak_bytes: float
 
 
 @dataclass(slots=True)
@@ -74,48 +67,32 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """Rows of the space under one combination of words: index, zero_group and time floor, each [n]."""
+class Shard:
+    """One (ZeRO, group): its words, group size of each block, and which (block, vpp) it spells [b, v]."""
 
-    index: IntArray
+    words: Words
     groups: IntArray
-    floor_time: FloatArray
+    spelled: Mask
 
 
-class Busy:
-    """Seconds of a microbatch through the whole model for each row, once a distinct shape and word."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The legal strategies of one schedule under words that decide what is legal.
 
-    def __init__(self, request: Request, space: Space, evaluate: Evaluate) -> None:
-        self.request, self.space, self.evaluate = request, space, evaluate
-        code = np.zeros(len(space), np.int64)
-        for name in SHAPE_FIELDS:
-            values, digit = np.unique(space.degrees[name], return_inverse=True)
-            code = code * len(values) + digit.ravel()
-        _, self.first, self.shape = np.unique(code, return_index=True, return_inverse=True)
-        self.known: dict[tuple[Any, ...], FloatArray] = {}
+    `times` [n] is what a microbatch's seconds through the whole model are multiplied by for a step's floor.
+    """
 
-    def of(self, words: Words, rows: IntArray) -> FloatArray | None:
-        """[rows]; None where words look at the stage (some layers recomputed) or dp and pp move axes."""
-        recompute, constant = parse(words.recompute), dict(words.constant)
-        by_stage = recompute.layers or recompute.every > 1 or ":" in constant["offload"]
-        if by_stage or constant["placement"][:2] != ("tp", "cp"):
-            return None
-        key = (words.constant, words.sp, words.cp_method, words.recompute)
-        if key not in self.known:
-            self.known[key] = np.full(len(self.first), np.nan)
-        known, shapes = self.known[key], self.shape[rows]
-        missing = np.unique(shapes[np.isnan(known[shapes])])
-        for start in range(0, len(missing), CHUNK):
-            part = missing[start : start + CHUNK]
-            strategy = self.space.strategy(words, self.first[part], np.ones(len(part), np.int64))
-            known[part] = busy_seconds(self.evaluate, self.request, strategy)
-        return known[shapes]
+    words: Words
+    rows: Rows
+    pair: IntArray  # each row's place in an array [b * v]
+    times: FloatArray
+    shards: tuple[Shard, ...]
+    weight: IntArray  # how many of the shards each (block, vpp) is spelled with, [b * v]
 
 
 def scan(
     request: Request,
     space: Space,
-    evaluate: Evaluate,
     *,
     top: int,
     techniques: tuple[str, ...] = TECHNIQUES,
@@ -123,115 +100,235 @@ def scan(
 ) -> Scan:
     """Rank every legal strategy of `space`. Cuts only what provably changes neither the `top` plans, nor
     the best plan without each of `techniques`, nor (while nothing fits) the nearest miss."""
-    found = Scan(capacity_bytes=request.cluster.usable_bytes)
-    limits = Limits(held(request.model), _model_flops(request, space, evaluate), top, techniques)
-    busy = Busy(request, space, evaluate)
-    families = list(space.families())
-    for i, family in enumerate(families):
-        _scan_family(request, space, family, evaluate, found, limits, busy)
-        if progress is not None:
-            progress(i + 1, len(families))
-    found.rejected = +found.rejected
-    found.bounded = +found.bounded
+    (found,) = scans([(request, top, techniques)], space, progress=progress)
     return found
 
 
-def _scan_family(
+def scans(
+    asked: Sequence[tuple[Request, int, tuple[str, ...]]],
+    space: Space,
+    *,
+    progress: Callable[[float, float], None] | None = None,
+) -> list[Scan]:
+    """`scan` of several (request, top, techniques) that differ in precision alone, so that what is legal
+    for the first is so for all."""
+    found = [Scan(capacity_bytes=request.cluster.usable_bytes) for request, _, _ in asked]
+    limits = [
+        Limits(held(r.model), model_flops(r.model, r.work.seq_len) * r.work.tokens_per_step, top, techniques)
+        for r, top, techniques in asked
+    ]
+    every = list(space.layer_words())
+    recomputes = space.words["recompute"]
+    steps = len(every) * len(recomputes)
+    for i, (constant, sp, cp_method) in enumerate(every):
+        words = Words("", sp, cp_method, 0, 1, "", constant)
+        families = list(_families(asked[0][0], space, words, found[0]))
+        floors = [_floors(a[0], space, families, x) if families else [] for a, x in zip(asked, limits)]
+        for j, recompute in enumerate(recomputes):
+            for (request, _, _), floor, into, limit in zip(asked, floors, found, limits):
+                _scan_layers(request, space, families, recompute, floor, into, limit)
+            if progress is not None:
+                progress(i * len(recomputes) + j + 1, steps)
+    for one in found:
+        one.rejected, one.bounded = +one.rejected, +one.bounded
+    return found
+
+
+def _families(request: Request, space: Space, words: Words, found: Scan) -> Iterator[Family]:
+    """The legal strategies under each schedule; counts what rules forbid."""
+    many = len(space.words["recompute"])
+    for schedule in space.words["schedule"]:
+        of_family = [
+            replace(words, schedule=schedule, zero=zero, group=group) for zero, group in space.shards()
+        ]
+        allowed = legal(request, space, of_family[0])
+        shards = []
+        for w in of_family:
+            spelled = space.spelled(w)
+            for reason, refused in allowed.refused:
+                found.rejected[reason] += int((spelled * refused).sum()) * many
+            groups, double = space.group_sizes(w, request.cluster)
+            mine = spelled & ~double[:, None]
+            if w.zero and not isinstance(w.group, str):  # a number may not divide dp x cp
+                plain = space.strategy(w, space.blocks | {"vpp": 1}, groups)
+                unequal = SHARD_GROUP.violated(request.model, request.cluster, request.work, plain)
+                refused = (mine & unequal[:, None]) * allowed.count()
+                found.rejected[REASONS[SHARD_GROUP.code]] += int(refused.sum()) * many
+                mine &= ~unequal[:, None]
+            shards.append(Shard(w, groups, mine))
+        some = rows(space, allowed, np.logical_or.reduce([shard.spelled for shard in shards]))
+        if len(some):
+            times = _times(request, space, of_family[0]).take(
+                (some.block * len(space.vpp) + some.vpp) * len(space.sizes) + some.size
+            )
+            weight = np.sum([shard.spelled for shard in shards], axis=0, dtype=np.int64).ravel()
+            pair = some.block * len(space.vpp) + some.vpp
+            yield Family(of_family[0], some, pair, times, tuple(shards), weight)
+
+
+def _times(request: Request, space: Space, words: Words) -> FloatArray:
+    """`Family.times` of every block, vpp and size, [b, v, m]."""
+    degrees = {name: column[:, None, None] for name, column in space.blocks.items()}
+    degrees |= {"vpp": space.vpp[None, :, None], "microbatch_size": space.sizes[None, None, :]}
+    times = time_floor(1.0, request.work, space.strategy(words, degrees, 1))
+    shape = (len(space.blocks["tp"]), len(space.vpp), len(space.sizes))
+    return np.ascontiguousarray(np.broadcast_to(times, shape))
+
+
+def _floors(request: Request, space: Space, families: list[Family], limits: Limits) -> list[FloatArray]:
+    """Seconds that a step of each family's rows takes at least: nothing recomputed, so under any word."""
+    words = replace(families[0].words, recompute="none")
+    shapes, cells = _shapes(space, families)
+    busy = busy_seconds(request, space.strategy(words, {"dp": 1}, 1), shapes)
+    if busy is not None:
+        return [family.times * busy.take(cell) for family, cell in zip(families, cells)]
+    return [
+        family.times
+        * busy_at_peak(
+            limits.flops, request.cluster, request.work, space.strategy(words, family.rows.degrees(space), 1)
+        )
+        for family in families
+    ]
+
+
+def _shapes(space: Space, families: list[Family]) -> tuple[Candidates, list[IntArray]]:
+    """The distinct shapes and expert degrees of the families' rows, and each row's place among the pairs."""
+    m = len(space.sizes)
+    shape_at = [f.rows.block * m + f.rows.size for f in families]
+    used = _present(shape_at, len(space.blocks["tp"]) * m)
+    pairs = _present([f.rows.experts for f in families], len(space.ep))
+    columns = {"tp": space.blocks["tp"][used // m], "cp": space.blocks["cp"][used // m]}
+    columns |= {"microbatch_size": space.sizes[used % m], "ep": space.ep[pairs], "etp": space.etp[pairs]}
+    n = max(len(used), len(pairs))
+    filled = {k: np.concatenate([v, np.full(n - len(v), v[0])]) for k, v in columns.items()}
+    shapes = Candidates(filled | {"pp": 1, "dp": 1}, n)
+    shape, experts = shapes.distinct("tp", "cp", "microbatch_size"), shapes.distinct("ep", "etp")
+    by_block, by_pair = np.zeros(len(space.blocks["tp"]) * m, np.int64), np.zeros(len(space.ep), np.int64)
+    by_block[used], by_pair[pairs] = shape.at[: len(used)] * len(experts), experts.at[: len(pairs)]
+    cells = [by_block.take(at) + by_pair.take(f.rows.experts) for f, at in zip(families, shape_at)]
+    return shapes, cells
+
+
+def _present(places: list[IntArray], size: int) -> IntArray:
+    """Which of so many places occur, rising."""
+    seen = np.zeros(size, bool)
+    for some in places:
+        seen[some] = True
+    return np.flatnonzero(seen)
+
+
+def _scan_layers(
     request: Request,
     space: Space,
-    family: list[list[Words]],
-    evaluate: Evaluate,
+    families: list[Family],
+    recompute: str,
+    floors: list[FloatArray],
     found: Scan,
     limits: Limits,
-    busy: Busy,
 ) -> None:
-    """All words that share what is legal; each inner list shares what a microbatch takes (recompute too)."""
-    legal, refused = _legal(request, space, family[0][0])
-    spelled = {(w.zero, w.group): space.spelled(w) for w in family[0]}
-    for w in (w for same in family for w in same):
-        for reason, broken in refused:
-            found.rejected[reason] += int(spelled[w.zero, w.group][broken].sum())
-    legal = legal[np.logical_or.reduce(list(spelled.values()))[legal]]
-    if not len(legal):
-        return
-    sharding: dict[tuple[int, int | str], tuple[IntArray, Mask]] = {}
-    for w in family[0]:
-        groups, double = space.group_sizes(w, request.cluster, legal)
-        mine = spelled[w.zero, w.group][legal] & ~double
-        if w.zero and not isinstance(w.group, str):  # a number may not divide dp x cp
-            strategy = space.strategy(w, legal, groups)
-            unequal = SHARD_GROUP.violated(request.model, request.cluster, request.work, strategy)
-            found.rejected[REASONS[SHARD_GROUP.code]] += int((mine & unequal).sum()) * len(family)
-            mine &= ~unequal
-        sharding[w.zero, w.group] = groups, mine
-    for same in family:
-        whole = space.strategy(same[0], legal, sharding[same[0].zero, same[0].group][0])
-        taken = busy.of(same[0], legal)
-        if taken is None:
-            taken = busy_at_peak(limits.flops, request.cluster, request.work, whole)
-        floor_time = time_floor(taken, request.work, whole)
-        for words in same:
-            groups, mine = sharding[words.zero, words.group]
-            # Most rows are beyond any use; leave them before anything is gathered for them.
-            near = mine & (floor_time <= _loosest(found, limits))
-            found.bounded[NO_TIME] += int(mine.sum() - near.sum())
-            rows = np.flatnonzero(near)
-            if len(rows):
-                strategies = Rows(legal[rows], groups[rows], floor_time[rows])
-                _scan_words(request, space, words, strategies, evaluate, found, limits)
+    """All strategies under one recompute word: time floors first, then the most promising in rounds."""
+    left = [np.arange(len(floor)) for floor in floors]
+    for size in chain(ROUNDS, repeat(ROUNDS[-1])):
+        parts = []
+        for i, (family, floor) in enumerate(zip(families, floors)):
+            words = replace(family.words, recompute=recompute)
+            near = floor[left[i]] <= _bars(found, space, family, words, left[i], limits)
+            far = left[i][~near]
+            found.bounded[NO_TIME] += int(family.weight.take(family.pair[far]).sum())
+            left[i] = left[i][near]
+            if size == ROUNDS[0]:
+                left[i] = left[i][np.argsort(floor[left[i]], kind="stable")]
+            parts.append(left[i][:size])
+            left[i] = left[i][size:]
+        if not any(len(part) for part in parts):
+            return
+        _scan_round(request, space, families, recompute, parts, found, limits)
 
 
-def _legal(request: Request, space: Space, words: Words) -> tuple[IntArray, list[tuple[str, IntArray]]]:
-    """Rows that break no rule under `words`, and for each rule the rows that break it first."""
-    rows = np.arange(len(space))
-    groups = np.ones(len(space), np.int64)
-    strategy = space.strategy(words, rows, groups)
-    open_rows = np.ones(len(space), bool)
-    refused = []
-    for code, mask in illegal(request.model, request.cluster, request.work, strategy).items():
-        broken = np.broadcast_to(mask, open_rows.shape) & open_rows
-        if broken.any():
-            refused.append((REASONS[code], np.flatnonzero(broken)))
-            open_rows &= ~broken
-    return np.flatnonzero(open_rows), refused
+def _bars(
+    found: Scan, space: Space, family: Family, words: Words, part: IntArray, limits: Limits
+) -> FloatArray | float:
+    """Seconds above which no ZeRO word makes a row useful, [part] or one number: `_threshold` on the axes."""
+    words = replace(words, zero=min(zero for zero, _ in space.shards()))
+    outer = {name: np.broadcast_to(x[:, None], space.has_vpp.shape) for name, x in space.blocks.items()}
+    outer["vpp"] = np.broadcast_to(space.vpp, space.has_vpp.shape)
+    many = {"ep": 2, "etp": 2}  # stands for any rank count above 1
+    by_pair = _threshold(found, space.strategy(words, outer | many, 1), limits)
+    inner = {
+        "dp": np.full(len(space.ep), 2),
+        "tp": 2,
+        "pp": 2,
+        "vpp": 2,
+        "cp": 2,
+        "ep": space.ep,
+        "etp": space.etp,
+    }
+    by_experts = _threshold(found, space.strategy(words, inner, 1), limits)
+    if by_pair.min() == by_pair.max() == by_experts.min() == by_experts.max():
+        return float(by_pair.min())
+    rows = family.rows
+    return np.maximum(by_pair.ravel().take(family.pair[part]), by_experts.take(rows.experts[part]))
 
 
-def _scan_words(
+def _scan_round(
     request: Request,
     space: Space,
-    words: Words,
-    rows: Rows,
-    evaluate: Evaluate,
+    families: list[Family],
+    recompute: str,
+    parts: list[IntArray],
     found: Scan,
     limits: Limits,
 ) -> None:
-    """Bound, then evaluate, the rows of one combination of words; the most promising first."""
+    """Bound and evaluate some rows of each family under every ZeRO word; all share tables of layers."""
     r = request
-    order = np.argsort(rows.floor_time, kind="stable")
-    for start in range(0, len(order), CHUNK):
-        chosen = order[start : start + CHUNK]
-        strategy = space.strategy(words, rows.index[chosen], rows.groups[chosen])
-        floor = np.broadcast_to(memory_floor(limits.parameters, strategy, r.profile), chosen.shape)
-        # A strategy that cannot fit still matters while it may be the nearest miss of a search without plans.
-        hopeless = floor > found.capacity_bytes
-        if found.feasible == 0:
-            hopeless &= floor >= (found.nearest.peak_bytes if found.nearest else np.inf)
-        slow = rows.floor_time[chosen] > _threshold(found, strategy, limits)
-        found.bounded[NO_MEMORY] += int(hopeless.sum())
-        found.bounded[NO_TIME] += int((slow & ~hopeless).sum())
-        chosen = chosen[~hopeless & ~slow]
-        if len(chosen):
-            strategy = space.strategy(words, rows.index[chosen], rows.groups[chosen])
-            evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile)
+    some = joined([family.rows.at(part) for family, part in zip(families, parts)])
+    times = np.concatenate([family.times[part] for family, part in zip(families, parts)])
+    degrees = some.degrees(space)
+    chosen: list[tuple[Shard, IntArray]] = []
+    kept = np.zeros(len(some), bool)
+    start = 0
+    for family, part in zip(families, parts):
+        own = np.arange(start, start + len(part))
+        start += len(part)
+        for shard in family.shards:
+            mine = own[shard.spelled[some.block[own], some.vpp[own]]]
+            if not len(mine):
+                continue
+            strategy = _strategies(space, shard, recompute, degrees, some, mine)
+            bytes_floor = np.broadcast_to(memory_floor(limits.parameters, strategy, r.profile), mine.shape)
+            # What cannot fit still matters while it may be the nearest miss of a search without plans.
+            hopeless = bytes_floor > found.capacity_bytes
+            if found.feasible == 0:
+                hopeless &= bytes_floor >= (found.nearest.peak_bytes if found.nearest else np.inf)
+            found.bounded[NO_MEMORY] += int(hopeless.sum())
+            mine = mine[~hopeless]
+            kept[mine] = True
+            chosen.append((shard, mine))
+    if not kept.any():
+        return
+    union, at = np.flatnonzero(kept), np.cumsum(kept) - 1  # rows of the tables, and each row's place there
+    every = _strategies(space, families[0].shards[0], recompute, degrees, some, union)
+    known = shared(r.model, r.cluster, r.work, every, r.profile, candidates(every, len(union)))
+    floor = np.zeros(len(some))
+    floor[union] = times[union] * seconds_of(known.layers)
+    for shard, mine in chosen:
+        strategy = _strategies(space, shard, recompute, degrees, some, mine)
+        slow = floor[mine] > _threshold(found, strategy, limits)
+        found.bounded[NO_TIME] += int(slow.sum())
+        mine = mine[~slow]
+        if len(mine):
+            strategy = _strategies(space, shard, recompute, degrees, some, mine)
+            tables = known.cut(at[mine])
+            evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile, known=tables)
             _absorb(found, strategy, evaluation, limits)
 
 
-def _loosest(found: Scan, limits: Limits) -> float:
-    """The largest threshold that any strategy can have."""
-    if len(found.best) < limits.top or any(t not in found.without for t in limits.techniques):
-        return float("inf")
-    bars = [found.without[t].step_time_s for t in limits.techniques]
-    return max(found.best[-1].step_time_s, found.best[0].step_time_s * (1 + TIE), *bars)
+def _strategies(
+    space: Space, shard: Shard, recompute: str, degrees: dict[str, IntArray], some: Rows, part: IntArray
+) -> Strategy:
+    """The strategies of part of some rows under a shard's words."""
+    words = replace(shard.words, recompute=recompute)
+    return space.strategy(words, {k: v[part] for k, v in degrees.items()}, shard.groups[some.block[part]])
 
 
 def _threshold(found: Scan, strategy: Strategy, limits: Limits) -> FloatArray:
@@ -242,12 +339,13 @@ def _threshold(found: Scan, strategy: Strategy, limits: Limits) -> FloatArray:
         limit[:] = max(found.best[-1].step_time_s, found.best[0].step_time_s * (1 + TIE))
     for technique in limits.techniques:
         bar = found.without[technique].step_time_s if technique in found.without else np.inf
-        limit = np.where(does_without(technique, strategy), np.maximum(limit, bar), limit)
+        if bar > limit.min(initial=np.inf):
+            limit = np.where(does_without(technique, strategy), np.maximum(limit, bar), limit)
     return limit
 
 
 def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Limits) -> None:
-    """Take a chunk's best plans, and its best without each technique, into what was found."""
+    """Take a round's best plans, and its best without each technique, into what was found."""
     shape = np.shape(strategy.dp)
     time = np.broadcast_to(np.asarray(evaluation.step_time_s, float), shape)
     peak = np.broadcast_to(np.asarray(evaluation.peak_bytes, float), shape)
@@ -265,30 +363,16 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
     def candidate(i: int) -> Candidate:
         return Candidate(strategy.at(i), float(time[i]), float(peak[i]))
 
-    bar = found.best[-1].step_time_s if len(found.best) >= limits.top else np.inf
-    better = np.flatnonzero(timed < bar)
-    better = better[np.argsort(timed[better], kind="stable")[: limits.top]]
+    bar = found.best[-1].step_time_s * (1 + SAME) if len(found.best) >= limits.top else np.inf
+    better = np.flatnonzero((timed <= bar) & fits)
+    if len(better) > limits.top:
+        last = np.partition(timed[better], limits.top - 1)[limits.top - 1]
+        better = better[timed[better] <= last * (1 + SAME)]
     if len(better):
-        merged = found.best + [candidate(int(i)) for i in better]
-        found.best = sorted(merged, key=lambda c: (c.step_time_s, c.peak_bytes))[: limits.top]
+        found.best = ranked([*found.best, *(candidate(int(i)) for i in better)], limits.top)
     for technique in limits.techniques:
         bar = found.without[technique].step_time_s if technique in found.without else np.inf
         among = np.where(does_without(technique, strategy), timed, np.inf)
         least = int(among.argmin())
         if among[least] < bar:
             found.without[technique] = candidate(least)
-
-
-def _model_flops(request: Request, space: Space, evaluate: Evaluate) -> float:
-    """Model FLOPs of a step, which no strategy changes, read off any one strategy; 0 for an empty space."""
-    if not len(space):
-        return 0.0
-    words = next(space.families())[0][0]
-    legal, _ = _legal(request, space, words)
-    if not len(legal):
-        return 0.0
-    rows = legal[:1]
-    strategy = space.strategy(words, rows, np.ones(1, np.int64))
-    evaluation = evaluate(request.model, request.cluster, request.work, strategy, request.profile)
-    flops = np.minimum(evaluation.model_flops, evaluation.hardware_flops)
-    return float(np.ravel(flops)[0])

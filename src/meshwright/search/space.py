@@ -56,70 +56,87 @@ class Words:
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """`degrees` [n] of every field in DEGREE_FIELDS, and the values of each word."""
+    """Every strategy as a product of choices within blocks: a block is one (dp, tp, pp, cp).
 
-    degrees: dict[str, IntArray]
+    `blocks[name]` [b]; `vpp` [v], `ep` and `etp` [e], `sizes` [m] are what may be chosen, and `has_*` [b, .]
+    say which of them a block has. `words` holds the values of each word.
+    """
+
+    blocks: dict[str, IntArray]
+    vpp: IntArray
+    ep: IntArray
+    etp: IntArray
+    sizes: IntArray
+    has_vpp: Mask
+    has_experts: Mask
+    has_size: Mask
     words: dict[str, tuple[Any, ...]]
 
     def __len__(self) -> int:
-        return len(self.degrees["dp"])
+        rows = self.has_vpp.sum(1) * self.has_experts.sum(1) * self.has_size.sum(1)
+        return int(rows.sum())
 
     def axes(self) -> dict[str, tuple[Any, ...]]:
         """Each axis with the values that are tried, for a person to read."""
-        tried = {f: tuple(int(v) for v in np.unique(self.degrees[f])) for f in DEGREE_FIELDS}
-        return tried | self.words
+        some = self.has_vpp.any(1) & self.has_experts.any(1) & self.has_size.any(1)
+        tried = {name: self.blocks[name][some] for name in ("dp", "tp", "pp")}
+        tried["vpp"] = self.vpp[self.has_vpp[some].any(0)]
+        tried["cp"] = self.blocks["cp"][some]
+        pairs = self.has_experts[some].any(0)
+        tried |= {"ep": self.ep[pairs], "etp": self.etp[pairs]}
+        tried["microbatch_size"] = self.sizes[self.has_size[some].any(0)]
+        return {name: tuple(int(v) for v in np.unique(tried[name])) for name in DEGREE_FIELDS} | self.words
 
-    def families(self) -> Iterator[list[list[Words]]]:
-        """Every combination of words. A family shares those that decide what is legal (schedule, sp,
-        cp_method, listed layers); its lists share the recompute word too. ZeRO-0 shards nothing, so it has
-        one group."""
+    def layer_words(self) -> Iterator[tuple[tuple[tuple[str, Any], ...], bool, str]]:
+        """Every (constant words, sp, cp_method): with the recompute word, all that layers look at."""
         w = self.words
         constants = [tuple(zip(CONSTANT_FIELDS, v)) for v in product(*(w[f] for f in CONSTANT_FIELDS))]
-        shards = [(zero, g) for zero in w["zero"] for g in (w["zero_group"] if zero else w["zero_group"][:1])]
-        for constant, schedule, sp, cp in product(constants, w["schedule"], w["sp"], w["cp_method"]):
-            yield [
-                [Words(schedule, sp, cp, zero, group, word, constant) for zero, group in shards]
-                for word in w["recompute"]
-            ]
+        return product(constants, w["sp"], w["cp_method"])
+
+    def shards(self) -> list[tuple[int, int | str]]:
+        """Every (zero, group). ZeRO-0 shards nothing, so it has one group."""
+        w = self.words
+        return [(zero, g) for zero in w["zero"] for g in (w["zero_group"] if zero else w["zero_group"][:1])]
 
     def spelled(self, words: Words) -> Mask:
-        """Which rows are spelled with `words`: where a word changes nothing, only its first value is used."""
-        d, w = self.degrees, self.words
+        """Which (block, vpp) are spelled with `words`, [b, v]: where a word changes nothing, only its first
+        value is used."""
+        d, w = {name: column[:, None] for name, column in self.blocks.items()}, self.words
         schedules = [s for s in w["schedule"] if s in SINGLE_CHUNK]
-        one, suits = d["vpp"] == 1, np.zeros((len(w["schedule"]), len(self)), bool)
+        vpp = self.vpp[None, :]
+        suits = np.zeros((len(w["schedule"]), *self.has_vpp.shape), bool)
         for i, word in enumerate(w["schedule"]):
             if word in SINGLE_CHUNK:
-                suits[i] = one & ((d["pp"] > 1) | (word == schedules[0]))
+                suits[i] = (vpp == 1) & ((d["pp"] > 1) | (word == schedules[0]))
             else:
-                suits[i] = (d["vpp"] == 2) if word in TWO_CHUNKS else (d["vpp"] > 1)
+                suits[i] = (vpp == 2) if word in TWO_CHUNKS else (vpp > 1)
         suits[0] |= ~suits.any(axis=0)  # rows that no word suits are rejected once, not left out
         kept = suits[w["schedule"].index(words.schedule)]
         if words.sp != min(w["sp"]):
             kept = kept & (d["tp"] > 1)
         if words.cp_method != w["cp_method"][0]:
             kept = kept & (d["cp"] > 1)
-        first = (min(w["zero"]), w["zero_group"][0])
-        if (words.zero, words.group) != first:
+        if (words.zero, words.group) != (min(w["zero"]), w["zero_group"][0]):
             kept = kept & (d["dp"] * d["cp"] > 1)
         return np.asarray(kept, bool)
 
-    def group_sizes(self, words: Words, cluster: Cluster, rows: IntArray) -> tuple[IntArray, Mask]:
-        """zero_group of each row, and which rows an earlier word gives the same group."""
-        d = {f: self.degrees[f][rows] for f in ("dp", "cp", "tp")}
+    def group_sizes(self, words: Words, cluster: Cluster) -> tuple[IntArray, Mask]:
+        """zero_group of each block, and which blocks an earlier word gives the same group."""
+        d = self.blocks
 
         def sized(group: int | str) -> IntArray:
             size = group_size(group, d["dp"], d["cp"], d["tp"], cluster)
-            return np.broadcast_to(np.asarray(size, np.int64), rows.shape)
+            return np.broadcast_to(np.asarray(size, np.int64), d["dp"].shape)
 
-        own, double = sized(words.group), np.zeros(rows.shape, bool)
+        own, double = sized(words.group), np.zeros(d["dp"].shape, bool)
         if words.zero:
             for earlier in self.words["zero_group"][: self.words["zero_group"].index(words.group)]:
                 double |= sized(earlier) == own
         return own, double
 
-    def strategy(self, words: Words, rows: IntArray, groups: IntArray) -> Strategy:
-        """The strategies of `rows` under `words`, degrees as arrays."""
-        values: dict[str, Any] = {f: self.degrees[f][rows] for f in DEGREE_FIELDS} | dict(words.constant)
+    def strategy(self, words: Words, degrees: Mapping[str, Any], groups: Any) -> Strategy:
+        """The strategies of some `degrees` under `words`."""
+        values = dict(degrees) | dict(words.constant)
         values |= {f: getattr(words, f) for f in ("sp", "cp_method", "zero", "schedule", "recompute")}
         return Strategy(zero_group=groups, **values)
 
@@ -138,7 +155,7 @@ def build(model: Model, cluster: Cluster, work: Work, fixed: Mapping[str, Any], 
     }  # fmt: skip
     words |= {name: values for name, values in choices.items() if name not in (*DEGREE_FIELDS, "recompute")}
     words["recompute"] = _recomputes(model, profile, choices)
-    return Space(_degrees(model, cluster, work, choices), words)
+    return _blocks(model, cluster, work, choices, words)
 
 
 def complete_words(work: Work, profile: Profile) -> dict[str, Any]:
@@ -176,45 +193,51 @@ def _recomputes(model: Model, profile: Profile, choices: dict[str, tuple[Any, ..
     return tuple(dict.fromkeys(["none", *(w for w in kept if w != "full"), "full"]))
 
 
-def _degrees(
-    model: Model, cluster: Cluster, work: Work, choices: dict[str, tuple[Any, ...]]
-) -> dict[str, IntArray]:
-    """The cross of all degrees whose product can be right, as one array a field."""
+def _blocks(
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    choices: dict[str, tuple[Any, ...]],
+    words: dict[str, tuple[Any, ...]],
+) -> Space:
+    """All degrees whose product can be right."""
     chips = cluster.n_chips
     whole = divisors(chips)
-    listed = [layers for layers in choices.get("layers_per_stage", ()) if layers is not None]
     experts = moe(model)
     few = np.gcd.reduce([m.n_experts for m in experts]) if experts else 1
     width = np.gcd.reduce([m.d_ff for m in experts]) if experts else 1
-    tps, pps, cps = (choices.get(name, tuple(whole)) for name in ("tp", "pp", "cp"))
     eps = choices.get("ep", tuple(divisors(int(few))))
     etps = choices.get("etp", tuple(divisors(int(np.gcd(width, chips)))))
-    batches = choices.get("microbatch_size", tuple(sizes(work)))
+    pairs = np.array(list(product(eps, etps)), np.int64).reshape(-1, 2)
+    batches = np.array(choices.get("microbatch_size", tuple(sizes(work))), np.int64)
     most = most_virtual_stages(model)
-    rows: list[IntArray] = []
-    expert_pairs = np.array(list(product(eps, etps)), np.int64).reshape(-1, 2)
-    for tp, pp, cp in product(tps, pps, cps):
-        if chips % (tp * pp * cp) or pp > most:
-            continue
-        dp = chips // (tp * pp * cp)
-        if "dp" in choices and dp not in choices["dp"]:
-            continue
-        if "vpp" in choices:
-            vpps = choices["vpp"]
-        elif listed:
-            vpps = tuple(sorted({len(layers) // pp for layers in listed if len(layers) % pp == 0}))
-        else:
-            vpps = tuple(range(1, most // pp + 1)) if pp > 1 else (1,)
-        ranks = dp * cp * tp
-        pairs = expert_pairs
-        if "ep" not in choices and "etp" not in choices:
-            pairs = pairs[ranks % (pairs[:, 0] * pairs[:, 1]) == 0]
-        fitting = [b for b in batches if work.global_batch_size % (dp * b) == 0] or list(batches[:1])
-        grid = np.array(list(product(vpps, range(len(pairs)), fitting)), np.int64).reshape(-1, 3)
-        if not len(grid):
-            continue
-        fixed = np.broadcast_to(np.array([dp, tp, pp, cp], np.int64), (len(grid), 4))
-        rows.append(np.column_stack([fixed, grid[:, 0], pairs[grid[:, 1]], grid[:, 2]]))
-    table = np.concatenate(rows) if rows else np.zeros((0, 8), np.int64)
-    order = ("dp", "tp", "pp", "cp", "vpp", "ep", "etp", "microbatch_size")
-    return {name: np.ascontiguousarray(table[:, i]) for i, name in enumerate(order)}
+    found = [
+        (chips // (tp * pp * cp), tp, pp, cp)
+        for tp, pp, cp in product(*(choices.get(name, tuple(whole)) for name in ("tp", "pp", "cp")))
+        if chips % (tp * pp * cp) == 0 and pp <= most
+    ]
+    found = [block for block in found if "dp" not in choices or block[0] in choices["dp"]]
+    table = np.array(found, np.int64).reshape(-1, 4)
+    blocks = {name: table[:, i] for i, name in enumerate(("dp", "tp", "pp", "cp"))}
+    ranks = (blocks["dp"] * blocks["cp"] * blocks["tp"])[:, None]
+    has_experts = np.ones((len(table), len(pairs)), bool)
+    if "ep" not in choices and "etp" not in choices:
+        has_experts = ranks % (pairs[:, 0] * pairs[:, 1]) == 0
+    has_size = np.asarray(work.global_batch_size) % (blocks["dp"][:, None] * batches) == 0
+    has_size[~has_size.any(1), :1] = True  # what no size fits is rejected once, not left out
+    chunks = {int(pp): _chunks(int(pp), most, choices) for pp in np.unique(blocks["pp"])}
+    vpp = np.array(sorted({v for some in chunks.values() for v in some}), np.int64)
+    has_vpp = np.array([np.isin(vpp, chunks[int(pp)]) for pp in blocks["pp"]], bool).reshape(-1, len(vpp))
+    return Space(
+        blocks, vpp, pairs[:, 0], pairs[:, 1], batches, has_vpp, has_experts, np.asarray(has_size), words
+    )
+
+
+def _chunks(pp: int, most: int, choices: dict[str, tuple[Any, ...]]) -> tuple[int, ...]:
+    """The vpp that are tried with `pp` stages."""
+    listed = [layers for layers in choices.get("layers_per_stage", ()) if layers is not None]
+    if "vpp" in choices:
+        return choices["vpp"]
+    if listed:
+        return tuple(sorted({len(layers) // pp for layers in listed if len(layers) % pp == 0}))
+    return tuple(range(1, most // pp + 1)) if pp > 1 else (1,)

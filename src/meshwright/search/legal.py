@@ -1,0 +1,123 @@
+"""Which strategies of a space break no rule, found on its axes before any strategy is spelled out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.checks import RULES, illegal
+from meshwright.search.bounds import Request
+from meshwright.search.space import IntArray, Mask, Space, Words
+
+FloatArray = npt.NDArray[np.float64]
+REASONS = {rule.code: f"{rule.code} {rule.reason}" for rule in RULES}
+
+
+@dataclass(slots=True)
+class Legal:
+    """Choices of each block that break no rule: masks along vpp [b, v], experts [b, e], sizes [b, m].
+
+    `joint` [b, v, e, m] is there only where a rule looks at several of them at once. `refused` counts for
+    each rule what it is the first to forbid, by (block, vpp).
+    """
+
+    vpp: Mask
+    experts: Mask
+    sizes: Mask
+    joint: Mask | None
+    refused: list[tuple[str, IntArray]]
+
+    def count(self) -> IntArray:
+        """Strategies of each (block, vpp), words apart, [b, v]."""
+        if self.joint is None:
+            return np.asarray(self.vpp * (self.experts.sum(1) * self.sizes.sum(1))[:, None], np.int64)
+        both = self.experts[:, None, :, None] & self.sizes[:, None, None, :] & self.joint
+        return np.asarray(self.vpp * both.sum((2, 3)), np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Legal strategies, words apart: places of their block, vpp, experts and size in the space, each [n]."""
+
+    block: IntArray
+    vpp: IntArray
+    experts: IntArray
+    size: IntArray
+
+    def __len__(self) -> int:
+        return len(self.block)
+
+    def at(self, part: Any) -> Rows:
+        """Some of them."""
+        return Rows(self.block[part], self.vpp[part], self.experts[part], self.size[part])
+
+    def degrees(self, space: Space) -> dict[str, IntArray]:
+        """Their degrees."""
+        found = {name: column[self.block] for name, column in space.blocks.items()}
+        found |= {"vpp": space.vpp[self.vpp], "microbatch_size": space.sizes[self.size]}
+        return found | {"ep": space.ep[self.experts], "etp": space.etp[self.experts]}
+
+
+def joined(several: list[Rows]) -> Rows:
+    """All rows of several in one."""
+    columns = [[getattr(one, f.name) for one in several] for f in fields(Rows)]
+    return Rows(*(np.concatenate(column) for column in columns))
+
+
+def legal(request: Request, space: Space, words: Words) -> Legal:
+    """What breaks no rule under `words` (ZeRO and its group apart)."""
+    found = Legal(
+        space.has_vpp.copy(), space.has_experts.copy(), space.has_size.copy(), joint=None, refused=[]
+    )
+    left = found.count()
+    for code, broken in illegal(request.model, request.cluster, request.work, _on_axes(space, words)).items():
+        _forbid(found, np.asarray(broken))
+        still = found.count()
+        found.refused.append((REASONS[code], left - still))
+        left = still
+    return found
+
+
+def rows(space: Space, found: Legal, spelled: Mask) -> Rows:
+    """The strategies that are legal and spelled so (`spelled` [b, v])."""
+    parts: list[tuple[IntArray, ...]] = []
+    for b in np.flatnonzero((found.count() * spelled).any(1)):
+        v, e, m = (np.flatnonzero(x[b]) for x in (found.vpp & spelled, found.experts, found.sizes))
+        shape = (len(v), len(e), len(m))
+        axes = (v[:, None, None], e[None, :, None], m[None, None, :])
+        grid = [np.full(int(np.prod(shape)), b), *(np.broadcast_to(a, shape).ravel() for a in axes)]
+        if found.joint is not None:
+            keep = found.joint[b][np.ix_(v, e, m)].ravel()
+            grid = [column[keep] for column in grid]
+        parts.append(tuple(grid))
+    if not parts:
+        nothing = np.zeros(0, np.int64)
+        return Rows(nothing, nothing, nothing, nothing)
+    return Rows(*(np.concatenate(columns) for columns in zip(*parts)))
+
+
+def _on_axes(space: Space, words: Words) -> Any:
+    """One strategy whose degrees lie along (block, vpp, experts, size): rules broadcast over them."""
+    degrees = {name: column[:, None, None, None] for name, column in space.blocks.items()}
+    degrees["vpp"] = space.vpp[None, :, None, None]
+    degrees |= {"ep": space.ep[None, None, :, None], "etp": space.etp[None, None, :, None]}
+    degrees["microbatch_size"] = space.sizes[None, None, None, :]
+    return space.strategy(words, degrees, 1)
+
+
+def _forbid(found: Legal, broken: Mask) -> None:
+    """Take out what a rule breaks, along the axes that it looks at."""
+    broken = broken.reshape((1,) * (4 - broken.ndim) + broken.shape)
+    inner = [i for i in (1, 2, 3) if broken.shape[i] > 1]
+    if len(inner) > 1:
+        joint = ~np.broadcast_to(broken, (*found.vpp.shape, found.experts.shape[1], found.sizes.shape[1]))
+        found.joint = joint if found.joint is None else found.joint & joint
+    elif inner == [2]:
+        found.experts &= ~broken[:, 0, :, 0]
+    elif inner == [3]:
+        found.sizes &= ~broken[:, 0, 0, :]
+    else:
+        found.vpp &= ~broken[:, :, 0, 0]

@@ -1,0 +1,75 @@
+"""Which plans are kept: the fastest, of equals the simplest, and none twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from meshwright.strategy.records import DEGREES, Strategy
+
+NUMBERS = (*DEGREES, "microbatch_size", "zero_group")
+SAME = 1e-12  # relative: two results closer than this are one, reached along different sums
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One evaluated strategy (plain numbers) with its two totals, and the words that change nothing in it."""
+
+    strategy: Strategy
+    step_time_s: float
+    peak_bytes: float
+    tied: tuple[Strategy, ...] = ()
+
+
+def simplicity(strategy: Strategy) -> tuple[Any, ...]:
+    """Sorts simpler strategies first: fewer axes above 1, lower ZeRO, smaller pp, tp, then the rest."""
+    s = strategy
+    axes = sum(getattr(s, name) > 1 for name in DEGREES if name != "dp")
+    rest = (s.vpp, s.cp, s.ep, s.etp, s.microbatch_size, s.zero_group)
+    words = (s.recompute != "none", s.recompute, s.sp, s.cp_method, s.schedule)
+    return (axes, s.zero, s.pp, s.tp, *rest, *words)
+
+
+def ranked(candidates: Iterable[Candidate], top: int) -> list[Candidate]:
+    """The `top` fastest; among equal times the simplest first.
+
+    Candidates of the same degrees and time are one plan in several words (ZeRO 1 and 2 under a pipeline): the
+    simplest is kept, unless another holds less, and the others stand in its `tied`.
+    """
+    by_time = sorted(candidates, key=lambda c: c.step_time_s)
+    kept: list[Candidate] = []
+    start = 0
+    while start < len(by_time) and len(kept) < top:
+        stop = start + 1
+        while stop < len(by_time) and _same(by_time[start].step_time_s, by_time[stop].step_time_s):
+            stop += 1
+        for one in sorted(by_time[start:stop], key=lambda c: simplicity(c.strategy)):
+            twin = next((k for k in kept if _stands_for(k, one)), None)
+            if twin is None:
+                kept.append(one)
+            else:
+                extra = (one.strategy, *one.tied)
+                known = (twin.strategy, *twin.tied)
+                twin.tied += tuple(s for s in extra if s not in known)
+        start = stop
+    return kept[:top]
+
+
+def differences(kept: Strategy, other: Strategy) -> str:
+    """The words in which `other` differs, spelled as it has them."""
+    names = [f.name for f in fields(kept) if getattr(kept, f.name) != getattr(other, f.name)]
+    return ", ".join(f"{name} {getattr(other, name)}" for name in names)
+
+
+def _stands_for(kept: Candidate, other: Candidate) -> bool:
+    """Whether `other` is no better than `kept` in anything, and differs in words only."""
+    return (
+        _same(kept.step_time_s, other.step_time_s)
+        and kept.peak_bytes <= other.peak_bytes * (1 + SAME)
+        and all(getattr(kept.strategy, n) == getattr(other.strategy, n) for n in NUMBERS)
+    )
+
+
+def _same(a: float, b: float) -> bool:
+    return abs(a - b) <= SAME * abs(a)
