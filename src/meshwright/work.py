@@ -41,8 +41,9 @@ TOLD = frozenset(
         "act-offload", "async-tp", "compile", "deterministic", "dora", "dp-overlap", "dpo", "emb",
         "expandable-segments", "expert-offload", "fp8-block", "fp8-current", "fp8-delayed", "fsdp", "int4",
         "int8", "lamb", "lora", "megatron-fsdp", "mxfp8", "nf4", "no-sync", "offload-optimizer",
-        "offload-param", "overlap", "packing", "param-gather-overlap", "reward", "rl", "sft", "te-cross-entropy",
-        "tiled-mlp", "token-drop", "tp-overlap", "unfused-attention", "unsloth-gc", "varlen",
+        "offload-param", "overlap", "packing", "param-gather-overlap", "reward", "rl", "sft",
+        "te-cross-entropy", "tiled-mlp", "token-drop", "tp-overlap", "unfused-attention", "unsloth-gc",
+        "varlen",
     }
 )  # fmt: skip
 

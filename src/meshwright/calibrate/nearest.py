@@ -178,7 +178,8 @@ def _near(found: Case, plan: _Job, job: _Job, distance: float, predict: Predict)
     except InputError:
         predicted = None
     rate = found.work.tokens_per_step / (timed[0] * found.cluster.n_chips)
-    why = f"{found.work.global_batch_size} sequences a step, {rate:,.0f} tokens/s/chip; {_why(found, plan, job)}"
+    ran = f"{found.work.global_batch_size} sequences a step, {rate:,.0f} tokens/s/chip"
+    why = f"{ran}; {_why(found, plan, job)}"
     return Near(run.id, run.source, timed[0], predicted, "s", why, distance)
 
 
