@@ -53,7 +53,9 @@ def test_only_missing_cells_and_unknown_chips_are_skips() -> None:
         found = case(run)
         if isinstance(found, Skip):
             assert found.reason in reasons | {"no network figure"}
-            if states_enough(run):
+            if (
+                states_enough(run) and "; mla in the model_config" not in run.notes
+            ):  # no column for its widths
                 assert found.reason in ("no chip figures", "no network figure"), (run.id, found)
 
 

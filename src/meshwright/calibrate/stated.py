@@ -39,6 +39,7 @@ ERAS = {
     "arXiv:2603.07685": "26.02",  # Megatron-Core 0.16
     "NVIDIA/Megatron-LM@d98e8a6:images": "24.07",  # Megatron-Core r0.8, which NeMo 24.07 carries
 }
+DEEPSPEED = ("megatron-deepspeed", "deepspeed")
 MEGATRON_TESTS = "NVIDIA/Megatron-LM@d98e8a6:tests"
 SELECTIVE = {  # what a bare `selective` means to each program
     "torchtitan": "every:2",  # keeps every second matrix product: what recomputing every second layer does
@@ -143,7 +144,9 @@ def add_words(
     if sp in OFF or (sp in ON and tp > 1):
         given["sp"] = sp in ON
     if run.source.startswith(MEGATRON_TESTS):
-        _tested(run, given, model, derived)
+        _tested(run, given, derived)
+    if run.framework == "megatron-lm":
+        _even_stages(run, given, model, derived)
     if run.zero is not None:
         given["zero"] = run.zero
         if run.zero == 0 and run.framework in BRIDGE:
@@ -166,7 +169,8 @@ def add_words(
     if run.layers_per_stage is not None:
         given["layers_per_stage"] = tuple(int(n) for n in run.layers_per_stage.split("+"))
     if "bf16-optimizer" in run.options:
-        given["optimizer"] = "adamw-bf16"
+        # DeepSpeed's BF16 optimizer is named for its weights: master and moments stay in fp32.
+        given["optimizer"] = "adamw" if run.framework in DEEPSPEED else "adamw-bf16"
     experts = any(isinstance(b.ffn, Moe) for b in model.blocks)
     if experts and run.framework in MEGATRON and tp > 1:
         if "etp" not in given and given.get("ep", 1) == 1:
@@ -181,11 +185,15 @@ def add_words(
             del given["ep"]
 
 
-def _tested(run: Run, given: dict[str, Any], model: Model, derived: list[tuple[str, str]]) -> None:
+def _tested(run: Run, given: dict[str, Any], derived: list[tuple[str, str]]) -> None:
     """What the arguments of Megatron's own tests leave out means what the program does without them."""
     if run.zero is None:
         given["zero"] = 0
         derived.append(("zero", "the test's arguments do not ask for the distributed optimizer"))
+
+
+def _even_stages(run: Run, given: dict[str, Any], model: Model, derived: list[tuple[str, str]]) -> None:
+    """Megatron-LM cuts layers evenly, embedding and head beside them, unless it is told otherwise."""
     chunks = given["pp"] * given.get("vpp", 1)
     if run.layers_per_stage is None and chunks > 1 and model.n_layers % chunks == 0:
         given["layers_per_stage"] = (model.n_layers // chunks,) * chunks
@@ -236,6 +244,8 @@ def release(run: Run) -> str:
         return noted.group(1)
     if "unfused-attention" in run.options and run.framework == "megatron-lm":
         return "unfused-core"
+    if run.framework == "megatron-deepspeed" and "sequence parallelism and flash attention" in run.notes:
+        return "" if "without" in run.notes else "2023"
     if stated or run.framework not in (*BRIDGE, "megatron-lm", "torchtitan", "hf-trainer", "ms-swift"):
         return stated
     meant = [begin for begin in ERAS if run.source.startswith(begin)]

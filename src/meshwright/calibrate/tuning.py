@@ -8,7 +8,7 @@ from typing import Any
 from meshwright.calibrate.rows import Run
 
 # Ranks of the programs' own scripts, where neither cell nor notes say one.
-RANKS = {"hf-trainer": 16, "fsdp-qlora": 64, "qwen-finetune": 64, "prime-rl": 64}
+RANKS = {"hf-trainer": 16, "fsdp-qlora": 64, "qwen-finetune": 64, "prime-rl": 64, "megatron-core": 32}
 USUAL_RANK = 8  # PEFT's own default
 # Where a program's scripts put adapters when they are left alone.
 TARGETS = {"litgpt": "qv", "ms-swift": "attention", "hf-trainer": "attention"}
@@ -23,14 +23,18 @@ ON_HOST = ("paged-adamw", "paged-adamw-8bit", "cpu-adam")  # state in memory tha
 NOTED = (
     (r"weights, gradients and states all in bf16|\bpure bf16\b|16-bit state", "bf16-weights"),
     (r"keeps fp32 parameters", "fp32-weights"),
+    (r"fp32 grad(?:ient)? accumulation", "fp32-accumulation"),
     (r"fused loss head|chunked loss", "chunked-ce"),
 )
 OPTIONS = {"offload-optimizer": "optimizer", "fsdp-cpu-offload": "params", "offload-param": "params"}
 
 
 def noted_options(run: Run) -> frozenset[str]:
-    """Words of options that only the notes of a row state."""
-    return frozenset(word for pattern, word in NOTED if re.search(pattern, run.notes))
+    """Words of options that only the notes of a row state, or the recipe that its kind of job starts from."""
+    noted = {word for pattern, word in NOTED if re.search(pattern, run.notes)}
+    if run.framework == "megatron-core" and run.kind in ("sft", "dpo"):
+        noted.add("fp32-gradients")  # what Megatron-Bridge's common fine-tuning recipe sets
+    return frozenset(noted)
 
 
 def finetune(run: Run, derived: list[tuple[str, str]]) -> str:

@@ -31,7 +31,6 @@ GIB = 2.0**30
 _FUSED_ADAPTER_BYTES = 4.5
 # Switches under which whole logits never exist.
 _CHUNKED_LOSS = frozenset({"liger", "chunked-ce", "vocab-tiling"})
-_TIGHT = 0.05  # fragmentation that no allocator avoids, a share of what comes and goes; assumed
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +96,13 @@ def categories(
     moving = activations + logits + gathered
     network = (habits.context_gib * GIB) * np.ones_like(stages.dense)
     if habits.loads_whole:  # before training each rank reads the whole model and cuts its shard from it
-        loading = habits.weight_bytes * held.whole + weights
+        sharded = over_classes(np.asarray(spans["shard"].degree) > 1.0) * (strategy.zero >= 3)
+        loading = sharded * habits.weight_bytes * held.whole + weights
         weights = np.maximum(weights, loading - grads - optimizer - moving)
     used = weights + grads + optimizer + moving + network
     # The allocator keeps what was freed while there is room (`allocator` of what moves), and gives it back
     # down to what fragmentation needs when there is not.
-    slack = np.clip(capacity - used, _TIGHT * moving, profile["allocator"] * moving)
+    slack = np.clip(capacity - used, habits.fragments * moving, profile["allocator"] * moving)
     nothing = np.zeros_like(stages.dense)
     return {
         "params": weights,

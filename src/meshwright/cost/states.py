@@ -69,6 +69,8 @@ def widths(
     mixed = own and framework.upcasts_sharded and 1 <= strategy.zero <= 2
     one = width_of_one if width_of_one is not None else (weight if own and not mixed else 4.0)
     master = (4.0 if mixed else 0.0) if own else framework.optimizer_bytes - 8.0
+    if "fp32-gradients" in options:  # gradients add up and are reduced in fp32 buffers
+        grad = max(grad, 4.0)
     if "fp32-accumulation" in options:  # DeepSpeed's 16-bit optimizer adds gradients up in whole fp32 buffers
         grad += 4.0
     optimizer = master + count * one

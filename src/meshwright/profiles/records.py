@@ -64,6 +64,7 @@ class Framework:
     # Embedding and head belong to the outermost unit, whole from forward to backward.
     gathers_ends: bool = False
     loads_whole: bool = False  # every rank loads the whole model before it is sharded
+    fragments: float = 0.05  # of what comes and goes, what the allocator cannot use again even when it must
     adapter_bytes: float = 2.0  # what an adapter keeps of each element of its input (copies, dropout)
 
 

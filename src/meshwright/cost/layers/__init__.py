@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from meshwright.cost.layers import attention, latent, linear, mamba, mlp, moe
+from meshwright.cost.layers.parts import narrow
 from meshwright.cost.ops import Matmul, Operation, Shape, Stream, Words
 from meshwright.model.mixers import beside_params
 from meshwright.model.records import (
@@ -39,6 +40,10 @@ def operations(block: Block, model: Model, shape: Shape, words: Words) -> tuple[
     if block.mixer is not None:
         ops += _MIXERS[type(block.mixer)](block.mixer, model.d_model, kernels, shape, words)  # type: ignore[operator]
         ops += _beside(block.mixer, model.d_model, shape)
+    if model.n_positions and words.flash:
+        # Decoders with learned positions (GPT-2's kind) train with dropout after each sublayer: its mask.
+        masks = narrow(shape, words) * model.d_model * ((block.mixer is not None) + (block.ffn is not None))
+        ops += (Stream("dropout", "kept", 0.0, 0.0, (0, 0), saved=masks),)
     if block.ffn is not None:
         feed_forward = _FEED_FORWARD[type(block.ffn)]
         ops += feed_forward(block.ffn, model.d_model, kernels, shape, words)  # type: ignore[operator]

@@ -1,0 +1,118 @@
+"""Peaks and fit verdicts of the shipped tables: what was reached may not get worse unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+from statistics import median
+
+import pytest
+
+from meshwright.calibrate.cases import Case
+from meshwright.calibrate.predict import GIB, predict
+from meshwright.calibrate.rows import Shipped, shipped
+from meshwright.calibrate.validate import Outcome, judge
+from meshwright.errors import InputError
+
+# Out of memory though predicted to fit: a run whose sibling of the same peak passes in half of its tries, and
+# one 2 % larger than a sibling measured at 67 GB of 80.
+UNEXPLAINED = {"mbskill-l70b-sft-recompute~3", "bloom-206b-384-tp4pp12dp8-mbs2-gbs2048"}
+
+
+@cache
+def outcomes(table: Shipped) -> tuple[Outcome, ...]:
+    """Rows with a peak or a verdict; of the training table all (every one that ran is a verdict)."""
+    return tuple(judge(run) for run in shipped(table) if not run.suspect)
+
+
+def errors(table: Shipped, compare: Callable[[float, float], float]) -> list[float]:
+    return [
+        abs(compare(o.prediction.peak_as(o.run.memory_kind) / GIB, o.run.peak_memory_gib))
+        for o in outcomes(table)
+        if o.prediction is not None and o.run.peak_memory_gib is not None
+    ]
+
+
+def share(table: Shipped, *, ran: bool) -> float:
+    """Of runs that ran, the share refused; of the others, the share accepted."""
+    fits = [
+        o.prediction.fits
+        for o in outcomes(table)
+        if o.prediction is not None and (o.run.out_of_memory != 1) == ran
+    ]
+    return sum(f != ran for f in fits) / len(fits)
+
+
+def percent(said: float, measured: float) -> float:
+    return 100.0 * (said / measured - 1.0)
+
+
+def test_tiny_models_in_gib() -> None:
+    """Allocated peaks of Megatron's own tests: dense, experts, context and pipeline parallel."""
+    found = errors("memory-small", lambda said, measured: said - measured)
+    assert len(found) > 130
+    assert median(found) < 0.15
+
+
+def test_fine_tuning_peaks() -> None:
+    found = errors("memory", percent)
+    assert len(found) > 270
+    assert median(found) < 7.0
+    assert share("memory", ran=True) < 0.05
+    assert share("memory", ran=False) < 0.35
+
+
+def test_training_peaks() -> None:
+    found = errors("training", percent)
+    assert len(found) >= 80
+    assert median(found) < 6.0
+    assert share("training", ran=True) <= 0.021
+
+
+def test_out_of_memory_in_the_training_table() -> None:
+    accepted = {
+        o.run.id
+        for o in outcomes("training")
+        if o.prediction is not None and o.run.out_of_memory == 1 and o.prediction.fits
+    }
+    assert accepted <= UNEXPLAINED
+
+
+def neighbours(found: Case) -> list[Case]:
+    """The same run asking less of a chip: half the microbatch, twice tp or stages, full recompute."""
+    given, n = dict(found.given), found.cluster.n_chips
+    smaller = []
+    if given.get("microbatch_size", 1) > 1:
+        smaller.append(given | {"microbatch_size": given["microbatch_size"] // 2})
+    for axis in ("tp", "pp"):
+        more = given | {axis: 2 * given[axis]}
+        more.pop("layers_per_stage", None)
+        if "dp" in more and n % (more["tp"] * more["pp"]) == 0:
+            more["dp"] = n // (more["tp"] * more["pp"] * more.get("cp", 1))
+        smaller.append(more)
+    smaller.append(given | {"recompute": "full"})
+    return [replace(found, given=g) for g in smaller]
+
+
+@pytest.mark.parametrize("table", ["training", "memory"])
+def test_a_smaller_neighbour_of_what_fails_fits(table: Shipped) -> None:
+    """A verdict is of use only if it lets less demanding plans pass."""
+    tried, passed = 0, 0
+    for o in outcomes(table):
+        wrong = o.prediction is None or o.run.out_of_memory != 1 or o.prediction.fits
+        if wrong or not isinstance(o.case, Case) or o.case.cluster.n_chips < 8:
+            continue
+        verdicts = []
+        for smaller in neighbours(o.case):
+            try:
+                verdicts.append(predict(smaller))
+            except InputError:
+                continue
+        if not verdicts:
+            continue
+        tried += 1
+        assert min(v.peak_bytes for v in verdicts) <= o.prediction.peak_bytes  # type: ignore[union-attr]
+        passed += any(v.fits for v in verdicts)
+    assert tried >= 3
+    assert passed >= (tried if table == "training" else tried / 5)
