@@ -124,9 +124,9 @@ def test_what_is_not_supported_is_a_miss(cells: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     ("cells", "given"),
     [
-        ({"options": frozenset({"lora"})}, {"finetune": "lora:8"}),
+        ({"options": frozenset({"lora"})}, {"finetune": "lora:32"}),
         ({"kind": "qlora", "notes": "LoRA rank 32 on query and value"}, {"finetune": "qlora:32@qv"}),
-        ({"options": frozenset({"lora", "int8"})}, {"finetune": "qlora-int8:8"}),
+        ({"options": frozenset({"lora", "int8"})}, {"finetune": "qlora-int8:32"}),
         ({"kind": "dpo"}, {"finetune": "dpo"}),
         ({"optimizer": "lion"}, {"optimizer": "lion"}),
         ({"optimizer": "paged-adamw-8bit"}, {"optimizer": "adamw-8bit", "offload": "optimizer"}),

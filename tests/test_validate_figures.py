@@ -88,7 +88,7 @@ def test_refusals_and_faults_are_misses_and_are_counted() -> None:
 
 
 def test_unsupported_rows_are_misses_not_skips() -> None:
-    result = validate([replace(BASE, step_time_s=1.0, options=frozenset({"lora"}))], predict=one_second)
+    result = validate([replace(BASE, step_time_s=1.0, options=frozenset({"emb"}))], predict=one_second)
     assert result.skipped == {}
     assert result.missed == {"not modelled": 1}
 

@@ -30,6 +30,8 @@ EFFECTS: dict[str, str] = {
     "bf16-optimizer": "Adam moments in bf16",
     "bf16-weights": "master weights in bf16",
     "fp32-weights": "weights kept in fp32",
+    "fp32-gradients": "gradients kept and reduced in fp32",
+    "compile": "norms and activations without inner copies",
     "fp32-accumulation": "gradients added up in whole fp32 buffers",
     "fused-optimizer": "the optimizer step makes no temporaries",
     "opt-in-bwd": "each layer steps as soon as its gradient is there",
@@ -38,7 +40,7 @@ EFFECTS: dict[str, str] = {
 # Words of the measured tables that the model reads nothing from.
 TOLD = frozenset(
     {
-        "act-offload", "async-tp", "compile", "deterministic", "dora", "dp-overlap", "dpo", "emb",
+        "act-offload", "async-tp", "deterministic", "dora", "dp-overlap", "dpo", "emb",
         "expandable-segments", "expert-offload", "fp8-block", "fp8-current", "fp8-delayed", "fsdp", "int4",
         "int8", "lamb", "lora", "megatron-fsdp", "mxfp8", "nf4", "no-sync", "offload-optimizer",
         "offload-param", "overlap", "packing", "param-gather-overlap", "reward", "rl", "sft",

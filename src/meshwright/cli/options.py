@@ -35,8 +35,9 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
     ("--microbatch-size", "N", "Sequences in one forward of one rank."),
     ("--recompute", "WORD", "none, full, minimal, every:2, layers:N or selective:core_attn+norm+..."),
     ("--layers-per-stage", "N,N,...", "Decoder layers of each virtual stage in order."),
-    ("--optimizer", "WORD", "adamw or adamw-bf16."),
-    ("--offload", "WORD", "none, activations, activations:N (layers a stage), experts."),
+    ("--optimizer", "WORD", "adamw, adamw-bf16, adamw-8bit, adafactor, muon, lion or sgd."),
+    ("--offload", "WORD", "activations, activations:N (layers), experts, optimizer, params; joined by +."),
+    ("--finetune", "WORD", "none, lora:RANK, qlora:RANK, qlora-int8:RANK, dpo, dpo+lora:RANK."),
     ("--dispatcher", "WORD", "How tokens reach experts: all-to-all, deep-ep, hybrid-ep, all-gather."),
     ("--placement", "A,B,C,D", "Axes from the fastest network outwards, for example tp,cp,dp,pp."),
 )
