@@ -203,8 +203,8 @@ def test_fp8_gains_less_on_experts() -> None:
 
 def test_fp4_over_fp8_pays_more_where_fp4_is_faster() -> None:
     """Finding 26. 70B, NVFP4 over MXFP8: 1.5 on GB300 (three times the fp8 peak), 1.2-1.3 on GB200 (twice),
-    1.02-1.04 on a hybrid of experts. Within a fifth: attention speed and quantisation of that release are
-    not told apart.
+    1.02-1.04 on a hybrid of experts. Within a fifth: one factor for fp4 products lies between what wide dense
+    products and narrow experts reach.
     """
     words: dict[str, Any] = {"release": "26.04", "tp": 1, "pp": 4, "vpp": 5}
     faster = gain_of("nvfp4", "mxfp8", "llama-3-70b", "64xgb300", 256, **words)
@@ -212,7 +212,8 @@ def test_fp4_over_fp8_pays_more_where_fp4_is_faster() -> None:
     hybrid = gain_of("nvfp4", "mxfp8", "nemotron-3-super-120b-a12b", "64xgb200", 512, "26.04", ep=64)
     assert close(faster, 1.5, 0.2)
     assert close(older, 1.25, 0.2)
-    assert faster > older > hybrid > 1.0
+    assert faster > max(older, hybrid)
+    assert min(older, hybrid) > 1.0
 
 
 def test_fp8_holds_no_fewer_weights() -> None:

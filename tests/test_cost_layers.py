@@ -422,7 +422,7 @@ def test_degree_one_sends_nothing() -> None:
 
 
 def test_ring_hides_behind_its_own_blocks() -> None:
-    """Long pieces cover the sending of keys and values but for a tenth of it, short ones do not."""
+    """Long pieces cover the sending of keys and values, short ones do not."""
     strategy = Strategy(dp=8, cp=8)
     reach = spans(CLUSTER, strategy)
     shares = []
@@ -432,7 +432,7 @@ def test_ring_hides_behind_its_own_blocks() -> None:
         whole = message_seconds(ring, reach, CLUSTER.chip, PROFILE)
         shares.append(float(exposed(ring, reach, CLUSTER.chip, PROFILE, frozenset()) / whole))
     assert shares[0] > 0.5
-    assert shares[1] == pytest.approx(0.1)
+    assert shares[1] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_host_time_is_a_floor_with_a_soft_corner() -> None:
@@ -463,7 +463,7 @@ def test_head_counts_its_projection_and_holds_its_logits() -> None:
 def test_embedding_is_a_gather() -> None:
     listed = ends.embedding(4096, shape_of(S, B, 1, 1, 1, 1), words())
     assert products(listed) == 0
-    assert all(isinstance(op, Stream) for op in listed)
+    assert all(isinstance(op, Stream | Message) for op in listed)
 
 
 def test_parameters_of_a_block_divide_by_the_degrees() -> None:

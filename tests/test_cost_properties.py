@@ -182,13 +182,18 @@ def test_more_microbatches_never_enlarge_the_bubbles_share(plan: Drawn, more: in
 @given(plan=plans())
 @settings(max_examples=40, deadline=None)
 def test_time_is_linear_in_microbatches(plan: Drawn) -> None:
-    """Three batches in arithmetic progression take steps in arithmetic progression."""
+    """Three batches in arithmetic progression take steps in arithmetic progression.
+
+    Over a pipeline the longest of its paths counts, each of which is linear: steps may grow faster with more.
+    """
     work = plan[2]
     one, two, three = (
         run(plan, work=replace(work, global_batch_size=k * work.global_batch_size)).step_time_s
         for k in (1, 2, 3)
     )
-    assert three - two == pytest.approx(two - one, rel=1e-6)
+    assert three - two >= (two - one) * (1 - 1e-6)
+    if plan[3].pp == 1:
+        assert three - two == pytest.approx(two - one, rel=1e-6)
     assert one < two < 2 * one * (1 + 1e-12)  # bubble, exchange and optimizer come once
 
 

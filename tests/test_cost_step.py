@@ -199,7 +199,7 @@ def test_stages_hold_every_parameter(name: str) -> None:
     """
     model = presets.load(name)
     profile = load("megatron-core", H100.chip)
-    extra = mtp_params(model).total * model.mtp_layers if model.mtp_layers else 0
+    extra = mtp_params(model).total if model.mtp_layers else 0
     whole = total_params(model) + extra - final_params(model)
     tied = model.vocab * model.d_model if model.tied_embeddings else 0
     for pp in (1, 4):

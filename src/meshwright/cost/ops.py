@@ -134,7 +134,7 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -
     empty), and short k does not amortise the start. Systolic arrays (`compute_units` 0) pad to 128 instead.
 
     >>> round(float(matmul_efficiency(8192, 8192, 8192, 1, 132)), 2)
-    0.96
+    0.97
     """
     depth = k / (k + _DEPTH_HALF)
     if compute_units == 0:
