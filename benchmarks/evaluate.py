@@ -5,7 +5,8 @@
 Degrees, microbatch sizes and sharding groups are drawn at random on 2048 H800 and kept where every rule
 allows them; words (schedule, recompute, ZeRO, sequence parallelism, context exchange) are looped over. What
 is timed is `cost.step.evaluate` alone: step time with all its parts and peak memory with all its categories.
-1,000 of the strategies are evaluated again one at a time and must agree to 1e-9.
+Each array is evaluated three times and the quickest counts. 1,000 of the strategies are evaluated again one
+at a time and must agree to 1e-9.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ import json
 import resource
 import sys
 from dataclasses import fields, replace
-from itertools import product
-from time import perf_counter, process_time
+from time import process_time
 from typing import Any
 
 import numpy as np
@@ -39,12 +39,13 @@ CLUSTER = parse("2048xh800")
 WORK = Work(4096, 15360)
 PROFILE = load("megatron-core", CLUSTER.chip)
 WORDS = [
-    {"schedule": schedule, "recompute": recompute, "zero": zero, "sp": sp, "cp_method": method}
-    for (schedule, recompute, zero), (sp, method) in zip(
-        product(("1f1b", "interleaved-1f1b"), ("none", "full", "selective:norm+moe_act"), (1, 3)),
-        [(True, "ring"), (False, "ring"), (True, "all-to-all"), (False, "all-to-all")] * 3,
-    )
-]
+    {"schedule": "interleaved-1f1b", "recompute": "none", "zero": 1, "sp": True, "cp_method": "ring"},
+    {"schedule": "1f1b", "recompute": "full", "zero": 0, "sp": False, "cp_method": "all-to-all"},
+    {"schedule": "interleaved-1f1b", "recompute": "full", "zero": 3, "sp": True, "cp_method": "all-to-all"},
+    {"schedule": "interleaved-1f1b", "recompute": "selective:norm+moe_act", "zero": 2, "sp": False,
+     "cp_method": "ring"},
+]  # fmt: skip
+REPEATS = 3  # of each array, of which the quickest counts: others may use the machine
 COMPARED = 1000
 
 
@@ -93,13 +94,16 @@ def main(count: int) -> dict[str, Any]:
     """Draw, time and compare."""
     rng = np.random.default_rng(0)
     each = count // len(WORDS)
-    spent = busy = worst = 0.0
+    busy = worst = 0.0
     compared, fitting = 0, 0
     for words in WORDS:
         strategy = drawn(words, each, rng)
-        began, on_core = perf_counter(), process_time()
-        found = evaluate(MODEL, CLUSTER, WORK, strategy, PROFILE)
-        spent, busy = spent + perf_counter() - began, busy + process_time() - on_core
+        seconds = []
+        for _ in range(REPEATS):
+            began = process_time()
+            found = evaluate(MODEL, CLUSTER, WORK, strategy, PROFILE)
+            seconds.append(process_time() - began)
+        busy += min(seconds)
         fitting += int(np.count_nonzero(found.fits))
         for i in rng.choice(each, -(-COMPARED // len(WORDS)), replace=False):
             alone = evaluate(MODEL, CLUSTER, WORK, strategy.at(int(i)), PROFILE)
@@ -108,7 +112,6 @@ def main(count: int) -> dict[str, Any]:
     return {
         "strategies": each * len(WORDS),
         "fit": fitting,
-        "seconds": round(spent, 3),
         "core_seconds": round(busy, 3),
         "evaluations_per_s_and_core": round(each * len(WORDS) / busy),
         "compared_one_by_one": compared,

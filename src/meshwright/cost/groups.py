@@ -167,7 +167,14 @@ def _side(
     sent = data_parallel.traffic(held, few, reach | others, profile, work.precision)
     traffic = Traffic(_nothing_once(sent.gradients), _nothing_once(sent.weights), _nothing_once(sent.gathers))
     updated = optimizer_seconds(held, few, reach | others, cluster, profile)
-    return Side(reach, traffic, updated, layouts.at)
+    return Side({name: _plain(span) for name, span in reach.items()}, traffic, updated, layouts.at)
+
+
+def _plain(span: Span) -> Span:
+    """The span with arrays that hold one value as that number, so that nothing is spread for them."""
+    numbers = {f.name: getattr(span, f.name) for f in fields(span) if np.size(getattr(span, f.name)) > 1}
+    alike: dict[str, Any] = {k: v.flat[0].item() for k, v in numbers.items() if v.min() == v.max()}
+    return replace(span, **alike)
 
 
 def _strategy(strategy: Strategy, lines: Pipelines, layouts: Distinct, **others: Any) -> Strategy:

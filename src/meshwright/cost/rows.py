@@ -38,7 +38,6 @@ SUMS: dict[str, tuple[str, ...]] = {
     "backward": ("backward_input", "backward_weight", "recompute",
                  "tp_backward", "cp_backward", "ep_backward", "host_backward"),
     "weight": ("backward_weight",),
-    "compute": ("forward", "backward_input", "backward_weight", "recompute"),
     "recompute": ("recompute",),
     "tp": ("tp_forward", "tp_backward"),
     "cp": ("cp_forward", "cp_backward"),
@@ -95,6 +94,7 @@ def mtp_operations(model: Model, shape: Shape, words: Words) -> tuple[Operation,
 # Axes of the grid, in the order of the dimensions of every array over it. `pp` is there for words whose share
 # of recomputed layers depends on the length of a stage.
 AXES = ("tp", "tokens", "cp", "pp", "experts")
+_OPERATIONS = 12  # operations of a layer take so many times what its sums take; measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,8 @@ class Grid:
 
 @dataclass(frozen=True, slots=True)
 class LayerTable:
-    """`sums[name]` holds a `Sum` for each column of the split matrix: a layer, or an end, of one microbatch.
+    """`sums[name]` holds a `Sum` for a layer of each kind, the embedding, and the head with its multi-token
+    prediction, of one microbatch.
 
     `whole[name]` is the sum over all layers and ends of the model. `rows` are the layers' own records, by
     name, for a person to read.
@@ -198,7 +199,7 @@ def layer_table(
     words = words_of(work, strategy, profile)
     share = _whole_share(model, recompute, on_grid)
     rows: dict[str, LayerCost] = {}
-    sums: dict[str, list[Sum]] = {name: [] for name in SUMS}
+    sums: dict[str, list[Any]] = {name: [] for name in SUMS}
     whole: dict[str, Any] = dict.fromkeys(WHOLE, 0.0)
     shape = _shape(work, on_grid, grid)
     for name, ops, is_layer, times in columns(model, shape, words):
@@ -217,11 +218,16 @@ def layer_table(
             total: Any = 0.0
             for part, row in parts:
                 total = total + part * sum(getattr(row, field) for field in fields)
-            sums[key].append(_sum(total, grid.size))
             if key in whole:
                 whole[key] = whole[key] + times * total
+            if name != "mtp":
+                sums[key].append(total)
+            elif times:  # these layers always stand beside the head: one column for both
+                head = sums[key][-1]
+                sums[key][-1] = np.maximum(head, total) if key == "live" else head + times * total
     every_layer = {key: _sum(total, grid.size) for key, total in whole.items()}
-    return LayerTable(grid, {k: tuple(v) for k, v in sums.items()}, every_layer, rows)
+    columns_of = {key: tuple(_sum(total, grid.size) for total in totals) for key, totals in sums.items()}
+    return LayerTable(grid, columns_of, every_layer, rows)
 
 
 def columns(model: Model, shape: Shape, words: Words) -> list[tuple[str, tuple[Operation, ...], bool, int]]:
@@ -287,11 +293,12 @@ def _grid(
     along = (many.axis("tp"), tokens, many.axis("cp"), pp)
     size = (*(len(one) for one in along), len(experts))
     points = int(np.prod(size))
-    # Most operations look at neither dp nor cp; messages over cp and what the host adds do.
-    on_axes = 7 * points // size[2] + points
-    if every or 8 * len(shapes) * len(experts) <= min(on_axes, 8 * many.n):
+    # Most operations do not look at cp; messages over cp and what the host adds do.
+    on_axes = _OPERATIONS * points // size[2] + points
+    each = _OPERATIONS + 1
+    if every or each * len(shapes) * len(experts) <= min(on_axes, each * many.n):
         return _points(shapes, experts)
-    if 8 * many.n <= on_axes:
+    if each * many.n <= on_axes:
         return _points(many.distinct(*shape, "ep", "etp"))
     values = {name: _along(one.values, i) for i, (name, one) in enumerate(zip(AXES, along))}
     values |= {name: _along(column, 4) for name, column in experts.values.items()}

@@ -56,6 +56,12 @@ class Pipelines:
     expert: Array
     largest_expert: Array
 
+    def held(self, stages_worth: float) -> Pipelines:
+        """With so many stages' worth of parameters on each rank (2 where it holds a stage of each way)."""
+        if stages_worth == 1.0:
+            return self
+        return replace(self, dense=stages_worth * self.dense, expert=stages_worth * self.expert)
+
     def classes(self) -> IntArray:
         """Classes of each pair, [u]; the others are padding, which comes last."""
         return np.asarray(np.count_nonzero(self.multiplicity, axis=0), np.int64)
@@ -144,7 +150,6 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
     )
     c = counts.shape[1]
     present = counts > 0
-    copies = schedule.load(strategy.schedule).PARAMETERS_HELD  # 2 where a rank holds a stage of each way
     lines = Pipelines(
         pairs=pairs,
         tp=tps.values,
@@ -152,9 +157,9 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
         counts=counts,
         multiplicity=np.ascontiguousarray(classes.multiplicity[classes.index].T.astype(float)),
         first_rank=np.ascontiguousarray(classes.first_rank[classes.index].T.astype(float)),
-        dense=copies * np.einsum("kcu,kt->cut", held, dense).reshape(c, -1),
+        dense=np.einsum("kcu,kt->cut", held, dense).reshape(c, -1),
         largest_dense=(present[..., None] * dense[:, None, None, :]).max(0).reshape(c, -1),
-        expert=copies * np.einsum("kcu,ke->cue", held, expert).reshape(c, -1),
+        expert=np.einsum("kcu,ke->cue", held, expert).reshape(c, -1),
         largest_expert=(present[..., None] * expert[:, None, None, :]).max(0).reshape(c, -1),
     )
     pair = pairs.at
@@ -168,7 +173,8 @@ class Layers:
     """
 
     def __init__(self, lines: Pipelines, where: Where, table: LayerTable, places: Places) -> None:
-        self.counts, self.pair = lines.counts, where.pair
+        # Multi-token prediction is part of the head's column.
+        self.counts, self.pair = lines.counts[: len(table.sums["forward"])], where.pair
         self.table, self.places = table, places
         self.on: list[list[Any]] = [
             [on_class.take(self.pair) if on_class.any() else None for on_class in of_kind]
@@ -207,12 +213,12 @@ class Layers:
         at = chosen * self.counts.shape[2] + self.pair
         return [counts.take(at) if counts.any() else None for counts in self.counts]
 
-    def over(self, held: Sequence[Any], name: str) -> Array:
-        """The sum over so many layers of each kind, as `of` gives them, [n]."""
-        total = np.zeros(len(self.pair))
+    def over(self, held: Sequence[Any], name: str) -> Any:
+        """The sum over so many layers of each kind, as `of` gives them, [n]; 0 where no kind has any."""
+        total: Any = 0.0
         for on, row in zip(held, self.rows(name)):
             if on is not None and (np.ndim(row) or row != 0.0):
-                total += on * row
+                total = total + on * row
         return total
 
 
@@ -249,6 +255,7 @@ def stages(
     many = candidates(strategy, n)
     table = layer_table(model, cluster, work, strategy, profile, many)
     lines, where = pipelines(model, work, strategy, many)
+    lines = lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
     layers = Layers(lines, where, table, table.grid.places)
     held = stage_costs(model, strategy, lines, where, layers)
     return replace(held, cost={name: layers.summed(name) for name in table.sums})

@@ -29,7 +29,7 @@ IntArray = npt.NDArray[np.int64]
 
 _schedule = cache(schedule.load)
 CHUNK = 8192  # candidates at a time: their arrays stay in the cache
-_TIMES = ("tp", "cp", "ep", "compute", "recompute", "host")  # read off the slowest stage's layers
+_TIMES = ("tp", "cp", "ep", "recompute", "host")  # read off the slowest stage's layers
 
 
 def size_of(work: Work, strategy: Strategy, profile: Profile) -> tuple[int, ...]:
@@ -128,8 +128,9 @@ def evaluate(
     by_class = numbers_over_classes(profile)
     many = candidates(flat, n)
     known = known or shared(model, cluster, flat_work, flat, profile, many)
-    sent = groups(cluster, flat_work, flat, by_class, known.lines, known.where, many)
-    tables = _Tables(known.layers, known.lines, sent, known.layers.grid.places, known.where)
+    lines = known.lines.held(_schedule(strategy.schedule).PARAMETERS_HELD)
+    sent = groups(cluster, flat_work, flat, by_class, lines, known.where, many)
+    tables = _Tables(known.layers, lines, sent, known.layers.grid.places, known.where)
     request = (model, cluster, flat_work, by_class)
     whole = n <= CHUNK or numbers_vary(profile) or np.ndim(work.seq_len) or np.ndim(work.global_batch_size)
     if whole:
@@ -141,8 +142,9 @@ def evaluate(
             done = _passed(*request, _cut(flat, part), of_part, len(part))
             for name, values in done.numbers.items():
                 if name not in numbers:
-                    numbers[name] = np.empty(n)
-                numbers[name][part] = values
+                    numbers[name] = np.zeros(n)
+                if np.ndim(values) or values:
+                    numbers[name][part] = values
     result = _evaluation(model, cluster, work, numbers, outer)
     if not detail:
         return result
@@ -176,12 +178,13 @@ def _passed(
         cluster.usable_bytes,
     )
     classes = _Classes(per_rank.multiplicity)
+    held = {name: values if np.any(values) else 0.0 for name, values in held.items()}
     fullest = classes.largest(sum(held.values()))
     peak: Any = 0.0
     for name in MEMORY_KEYS:
-        numbers[name] = classes.at(fullest, held[name])
+        numbers[name] = fullest.of(held[name])
         peak = peak + numbers[name]
-    numbers |= {"peak": peak, "stage": classes.at(fullest, per_rank.first_rank)}
+    numbers |= {"peak": peak, "stage": fullest.of(per_rank.first_rank)}
     return _Pass(numbers, per_rank, microbatches, host, straggler)
 
 
@@ -206,8 +209,7 @@ def _times(
         2.0 * model.d_model * work.seq_len * strategy.microbatch_size / (strategy.cp * strategy.tp),
         pipeline, _flat_number(profile["scale_up"]), _flat_number(profile["scale_out"]),
     )  # fmt: skip
-    hop = np.where(np.asarray(strategy.pp) > 1, hop, 0.0)
-    hops = np.broadcast_to(2.0 * hop * strategy.vpp * plan.P2P_EXPOSED, (n,))
+    hops = np.broadcast_to((np.asarray(strategy.pp) > 1) * 2.0 * hop * strategy.vpp * plan.P2P_EXPOSED, (n,))
     waits: Any = 0.0
     if np.ndim(per_rank.offloaded):
         copied = per_rank.offloaded / cluster.chip.host_bytes_s
@@ -221,35 +223,42 @@ def _times(
     last = classes.largest(m * busy + dp + optimizer)
     slowest = busy.max(-1)  # padding holds no layer
 
-    held = layers.of(last)
+    held = layers.of(last.chosen)
 
     def own(name: str) -> Any:
         """A sum over the slowest stage's layers, one microbatch."""
         return layers.over(held, name)
 
-    def others(name: str) -> Any:
-        """The same over all other stages' layers."""
-        return tables.places.read(tables.layers.whole[name]) - own(name)
+    def others(name: str, of_slowest: Any) -> Any:
+        """The same over all other stages' layers: none without a pipeline, not what rounding leaves."""
+        return (tables.places.read(tables.layers.whole[name]) - of_slowest) * piped
 
+    piped = np.asarray(strategy.pp) > 1
     sends = (np.asarray(strategy.pp) - 1.0) * hops / 2.0
+    slow_forward, slow_backward = own("forward"), own("backward")
     idle = plan.bubble(
-        others("forward") + sends, others("backward") + sends, others("weight"), np.asarray(strategy.vpp),
-        np.asarray(strategy.pp), microbatches,
-    )  # fmt: skip
-    bubble = idle + microbatches * (slowest - classes.at(last, busy))
+        others("forward", slow_forward) + sends,
+        others("backward", slow_backward) + sends,
+        others("weight", own("weight")),
+        np.asarray(strategy.vpp),
+        np.asarray(strategy.pp),
+        microbatches,
+    )
+    bubble = idle + microbatches * (slowest - last.of(busy))
     straggler = _flat_number(profile["straggler"]) * np.log2(max(cluster.n_chips / 8.0, 1.0))
-    step = {name: microbatches * own(name) for name in _TIMES}
+    step = {name: seconds * microbatches if np.ndim(seconds := own(name)) else 0.0 for name in _TIMES}
+    messages = step["tp"] + step["cp"] + step["ep"]
     parts = {
-        "compute": step["compute"],
+        "compute": microbatches * (slow_forward + slow_backward) - messages - step["host"],
         "tp": step["tp"],
         "cp": step["cp"],
         "ep": step["ep"],
-        "dp": classes.at(last, dp),
+        "dp": last.of(dp),
         "pp": microbatches * hops,
         "bubble": np.maximum(bubble, 0.0),
-        "optimizer": classes.at(last, optimizer),
+        "optimizer": last.of(optimizer),
     }
-    host = step["host"] + microbatches * classes.at(last, waits)
+    host = step["host"] + microbatches * last.of(waits)
     subtotal = host + sum(parts.values())
     parts["other"] = host + straggler * subtotal
     flops = tables.places.read(tables.layers.whole["flops"])
@@ -263,32 +272,41 @@ def _times(
     return numbers, host, straggler
 
 
-@dataclass(frozen=True, slots=True)
 class _Classes:
     """Picks among the stage classes of each candidate; `ranks` [n, C] is 0 where there is no such class."""
 
-    ranks: Any
+    def __init__(self, ranks: Any) -> None:
+        self.ranks = ranks
+        self.there = np.minimum(ranks, 1.0)
+        self.rows = np.arange(len(ranks))
 
-    def largest(self, values: Any) -> IntArray:
-        """The class with the largest value (the first of equals), [n]; values are not negative."""
+    def largest(self, values: Any) -> _Choice:
+        """The class with the largest value (the first of equals); values are not negative."""
         n, many = self.ranks.shape
         values = np.broadcast_to(values, (n, many))
         chosen = np.zeros(n, np.int64)
-        absent = np.minimum(self.ranks, 1.0) - 1.0  # -1 where there is no such class, whose values are 0
-        best = values[:, 0] + absent[:, 0]
+        best = values[:, 0] * self.there[:, 0] + (self.there[:, 0] - 1.0)
         for c in range(1, many):
-            value = values[:, c] * (1.0 + absent[:, c]) + absent[:, c]
+            there = self.there[:, c]
+            value = values[:, c] * there + (there - 1.0)  # -1 where there is no such class
             chosen = np.maximum(chosen, c * (value > best))
             best = np.maximum(best, value)
-        return chosen
+        return _Choice(chosen, chosen * n + self.rows, (n, many))
 
-    def at(self, chosen: IntArray, values: Any) -> Any:
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """One class of each candidate, [n]."""
+
+    chosen: IntArray
+    at: IntArray
+    shape: tuple[int, int]
+
+    def of(self, values: Any) -> Any:
         """The chosen class's value, [n]; a number for all stays one."""
         if np.ndim(values) < 2:
             return values
-        n = len(chosen)
-        by_class = np.broadcast_to(values, self.ranks.shape).T
-        return by_class.ravel().take(chosen * n + np.arange(n))
+        return np.broadcast_to(values, self.shape).T.ravel().take(self.at)
 
 
 def _evaluation(
