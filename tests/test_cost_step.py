@@ -55,11 +55,16 @@ WORDS = [
 
 
 def legal(
-    model: Model, cluster: Cluster, work: Work, words: dict[str, Any], rng: np.random.Generator
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    words: dict[str, Any],
+    rng: np.random.Generator,
+    most: int = 12,
 ) -> Strategy:
-    """Up to a dozen random legal strategies under the words, as arrays."""
+    """Up to `most` random legal strategies under the words, as arrays."""
     n = 3000
-    powers = {a: 2 ** rng.integers(0, most, n) for a, most in
+    powers = {a: 2 ** rng.integers(0, high, n) for a, high in
               (("tp", 4), ("pp", 5), ("cp", 3), ("ep", 7), ("etp", 2), ("microbatch_size", 3))}  # fmt: skip
     powers["vpp"] = (
         rng.choice([2, 3, 4, 5], n) if words["schedule"] == "interleaved-1f1b" else np.ones(n, int)
@@ -70,7 +75,7 @@ def legal(
     broken = np.zeros(n, bool)
     for mask in illegal(model, cluster, work, drawn).values():
         broken |= np.broadcast_to(mask, (n,))
-    keep = np.flatnonzero(~broken)[:12]
+    keep = np.flatnonzero(~broken)[:most]
     arrays = {f.name: getattr(drawn, f.name)[keep] for f in fields(drawn)
               if isinstance(getattr(drawn, f.name), np.ndarray)}  # fmt: skip
     return replace(drawn, **arrays)
@@ -130,6 +135,27 @@ def test_many_candidates_take_the_shared_table_and_agree() -> None:
     few = evaluate(LLAMA, H100, work, part, profile)
     np.testing.assert_allclose(whole.step_time_s[5:9], few.step_time_s, rtol=1e-13)
     np.testing.assert_allclose(whole.peak_bytes[5:9], few.peak_bytes, rtol=1e-13)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b"])
+def test_parts_of_a_large_request_agree_with_single_plans(schedule: str) -> None:
+    """Twenty thousand candidates: in parts by their number of stage classes, on grids of axes."""
+    model, cluster, work = presets.load("deepseek-v3"), parse("512xh800"), Work(4096, 2048)
+    profile = load("megatron-core", cluster.chip)
+    words = {"sp": True, "zero": 1, "recompute": "full", "schedule": schedule, "dispatcher": "deep-ep"}
+    few = legal(model, cluster, work, words, np.random.default_rng(3), most=400)
+    names = [f.name for f in fields(few) if isinstance(getattr(few, f.name), np.ndarray)]
+    at = np.random.default_rng(4).integers(0, np.size(few.dp), 20_000)
+    many = replace(few, **{name: getattr(few, name)[at] for name in names})
+    together = evaluate(model, cluster, work, many, profile)
+    assert_consistent(together)
+    for i in range(0, 20_000, 1000):
+        alone = evaluate(model, cluster, work, many.at(i), profile)
+        for field in SCALARS:
+            assert getattr(alone, field) == pytest.approx(getattr(together, field)[i], rel=1e-12), field
+        for key in (*TIME_KEYS, *MEMORY_KEYS):
+            found, own = together.time_s | together.memory_bytes, alone.time_s | alone.memory_bytes
+            assert own[key] == pytest.approx(found[key][i], rel=1e-12, abs=1e-13), key
 
 
 @pytest.mark.parametrize("shape", [(1,), (3,), (40,)])
