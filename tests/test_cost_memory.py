@@ -206,24 +206,23 @@ def test_gathered_weights_are_those_of_two_layers() -> None:
     assert 4 * layer <= gathered <= 6 * vocabulary * (1 + 1e-9)
 
 
-def test_allocator_slack_gives_way_to_need() -> None:
-    """Where room is short the slack falls to what fragmentation needs; it never pushes a peak over the
-    room.
-    """
-    roomy = evaluate(
-        LLAMA, replace(H100, usable_bytes=1e15), WORK, Strategy(dp=64, zero=1, zero_group=64), PROFILE
-    )
-    used = roomy.peak_bytes - roomy.memory_bytes["allocator"]
-    tight = evaluate(
-        LLAMA, replace(H100, usable_bytes=used), WORK, Strategy(dp=64, zero=1, zero_group=64), PROFILE
-    )
-    assert tight.memory_bytes["allocator"] < roomy.memory_bytes["allocator"]
-    middle = used + 0.7 * roomy.memory_bytes["allocator"]
-    found = evaluate(
-        LLAMA, replace(H100, usable_bytes=middle), WORK, Strategy(dp=64, zero=1, zero_group=64), PROFILE
-    )
-    assert found.peak_bytes <= middle * (1 + 1e-12)
-    assert found.fits
+def test_what_the_allocator_keeps_gives_way_to_need() -> None:
+    """Where room is short less is kept, to the byte; the peak holds only what is needed."""
+    strategy = Strategy(dp=64, zero=1, zero_group=64)
+
+    def on(usable: float) -> Evaluation:
+        return evaluate(LLAMA, replace(H100, usable_bytes=usable), WORK, strategy, PROFILE)
+
+    roomy = on(1e15)
+    moving = sum(roomy.memory_bytes[k] for k in ("activations", "logits", "communication"))
+    assert roomy.peak_bytes == pytest.approx(sum(roomy.memory_bytes.values()))
+    assert roomy.memory_bytes["allocator"] == pytest.approx(PROFILE.framework.fragments * moving)
+    assert roomy.kept_bytes + roomy.memory_bytes["allocator"] == pytest.approx(PROFILE["allocator"] * moving)
+    for room in (0.0, 0.7 * roomy.kept_bytes):
+        found = on(roomy.peak_bytes + room)
+        assert found.memory_bytes == roomy.memory_bytes
+        assert found.kept_bytes == pytest.approx(room, abs=1.0)
+        assert found.fits
 
 
 def test_categories_of_training_hold_no_cache() -> None:

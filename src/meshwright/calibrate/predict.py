@@ -32,6 +32,7 @@ class Prediction:
     capacity_bytes: float
     model_flops: float
     hardware_flops: float
+    kept_bytes: float = 0.0  # beside the categories: what the allocator holds while there is room
     strategy: Strategy | None = None
     time_s: dict[str, float] | None = None
 
@@ -52,7 +53,8 @@ class Prediction:
         the driver sees.
         """
         left_out = APART.get(memory_kind or "device", ())
-        return sum(v for k, v in self.memory_bytes.items() if k not in left_out)
+        kept = 0.0 if "allocator" in left_out else self.kept_bytes
+        return kept + sum(v for k, v in self.memory_bytes.items() if k not in left_out)
 
 
 Predict = Callable[[Case], Prediction]
@@ -82,6 +84,7 @@ def predict(case: Case) -> Prediction:
         capacity_bytes=float(found.capacity_bytes),
         model_flops=float(found.model_flops),
         hardware_flops=float(found.hardware_flops),
+        kept_bytes=float(found.kept_bytes),
         strategy=completed.strategy,
         time_s={k: float(v) for k, v in found.time_s.items()},
     )

@@ -20,7 +20,8 @@ class Evaluation:
 
     `time_s` are exposed seconds on the slowest rank and sum to `step_time_s`; `recompute_s` is contained in
     its `compute`. `memory_bytes` are the categories of the rank with the highest peak and sum to
-    `peak_bytes`; `peak_stage` is that rank's pipeline stage.
+    `peak_bytes`; `peak_stage` is that rank's pipeline stage. `kept_bytes` is what its allocator holds beyond
+    the peak while there is room: a device reading shows it, and it is given back when it is needed.
     """
 
     step_time_s: Any
@@ -33,6 +34,7 @@ class Evaluation:
     model_flops: Any  # a step, causal attention counted half, recompute not counted, all chips together
     hardware_flops: Any  # a step, what is really computed
     floor_time_s: Any  # hardware FLOPs of the busiest rank over peak: nothing is faster
+    kept_bytes: Any = 0.0
     terms: Term | None = None  # only where one plan was asked for
 
     @property

@@ -54,15 +54,15 @@ def categories(
     schedule: Schedule,
     microbatches: Any,
     capacity: float,
-) -> dict[str, Any]:
-    """Bytes by category for each stage class, [n, C].
+) -> tuple[dict[str, Any], Any]:
+    """Bytes by category for each stage class, [n, C], and what the allocator keeps beside them while it can.
 
     Weights, gradients and optimizer state in the program's own widths over the groups that shard them
     (ZeRO, arXiv 1910.02054); activations of the microbatches in flight plus the working set of the largest
-    layer; logits on the last stage; weights gathered by ZeRO-3; the allocator's slack (a share of what comes
-    and goes) and the process's own context. Two moments are compared: backward begins (activations whole;
-    where gradients are made anew each step, none yet of a first microbatch), and the optimizer steps (no
-    activations, gradients whole, the step's temporaries). The larger is the peak.
+    layer; logits on the last stage; weights gathered by ZeRO-3; what fragmentation costs (a share of what
+    comes and goes) and the process's own context. Two moments are compared: backward begins (activations
+    whole; where gradients are made anew each step, none yet of a first microbatch), and the optimizer steps
+    (no activations, gradients whole, the step's temporaries). The larger is the peak.
     """
     habits = profile.framework
     finetune, offload = parse_finetune(strategy.finetune), parse_offload(strategy.offload)
@@ -100,9 +100,10 @@ def categories(
         loading = sharded * habits.weight_bytes * held.whole + weights
         weights = np.maximum(weights, loading - grads - optimizer - moving)
     used = weights + grads + optimizer + moving + network
-    # The allocator keeps what was freed while there is room (`allocator` of what moves), and gives it back
-    # down to what fragmentation needs when there is not.
-    slack = np.clip(capacity - used, habits.fragments * moving, profile["allocator"] * moving)
+    needed = habits.fragments * moving
+    # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
+    # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
+    kept = np.clip(capacity - used - needed, 0.0, (profile["allocator"] - habits.fragments) * moving)
     nothing = np.zeros_like(stages.dense)
     return {
         "params": weights,
@@ -113,9 +114,9 @@ def categories(
         "communication": gathered + nothing,
         "kv_cache": nothing,
         "state": nothing,
-        "allocator": slack,
+        "allocator": needed,
         "framework": network,
-    }
+    }, np.maximum(kept, 0.0)
 
 
 def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span]) -> _Held:

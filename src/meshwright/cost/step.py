@@ -165,7 +165,7 @@ def _passed(
     numbers, host, straggler = _times(
         model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach["pp"], microbatches, n
     )
-    held = memory.categories(
+    held, kept = memory.categories(
         model,
         work,
         strategy,
@@ -183,7 +183,7 @@ def _passed(
     for name in MEMORY_KEYS:
         numbers[name] = fullest.of(held[name])
         peak = peak + numbers[name]
-    numbers |= {"peak": peak, "stage": fullest.of(per_rank.first_rank)}
+    numbers |= {"peak": peak, "kept": fullest.of(kept), "stage": fullest.of(per_rank.first_rank)}
     return _Pass(numbers, per_rank, microbatches, host, straggler)
 
 
@@ -320,6 +320,7 @@ def _evaluation(
         memory_bytes={name: found[name] for name in MEMORY_KEYS},
         peak_bytes=found["peak"],
         peak_stage=found["stage"],
+        kept_bytes=found["kept"],
         capacity_bytes=cluster.usable_bytes,
         model_flops=model_flops(model, work.seq_len) * work.tokens_per_step,
         hardware_flops=found["hardware_flops"],

@@ -31,7 +31,7 @@ _MEMORY_FORMULAS = {
     "activations": "saved bytes of a microbatch * microbatches in flight + working set",
     "logits": "bytes a logit * tokens * vocabulary / tp",
     "communication": "gathered weights of ZeRO-3",
-    "allocator": "share of what comes and goes",
+    "allocator": "share of what comes and goes that fragmentation makes useless",
     "framework": "context, libraries, network buffers",
 }
 

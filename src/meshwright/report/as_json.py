@@ -195,6 +195,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
             "peak_gib": float(e.peak_bytes) / GIB,
             "capacity_gib": float(e.capacity_bytes) / GIB,
             "by_category_gib": by_category,
+            "kept_gib": float(e.kept_bytes) / GIB,
             "rank": {"stage": int(e.peak_stage)},
         },
         "time_s": {k: float(e.time_s.get(k, 0.0)) for k in TIME_KEYS},

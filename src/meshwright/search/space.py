@@ -30,7 +30,7 @@ from meshwright.work import Work
 
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-CONSTANT_FIELDS = ("optimizer", "offload", "dispatcher", "placement", "layers_per_stage")
+CONSTANT_FIELDS = ("finetune", "optimizer", "offload", "dispatcher", "placement", "layers_per_stage")
 DEGREE_FIELDS = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatch_size")
 
 # All divisors up to here are tried as microbatch sizes, powers of two beyond. Matrix products are full at a
@@ -164,6 +164,7 @@ def complete_words(work: Work, profile: Profile) -> dict[str, Any]:
     named = [word for word in ("deep-ep", "hybrid-ep", "all-to-all") if word in options]
     return {
         "optimizer": "adamw-bf16" if "bf16-optimizer" in options else "adamw",
+        "finetune": "none",
         "offload": "none",
         "dispatcher": named[0] if named else profile.framework.default_dispatcher,
         "placement": ("tp", "cp", "dp", "pp"),

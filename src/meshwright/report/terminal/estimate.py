@@ -118,6 +118,12 @@ def memory_table(found: Estimate) -> Table:
             table.add_row(key, units.bytes_text(size), units.percent_text(share), _bar(share))
     peak = float(e.peak_bytes)
     table.add_row("peak", units.bytes_text(peak), units.percent_text(peak / capacity), _bar(peak / capacity))
+    if float(e.kept_bytes) > 0.01 * peak:
+        table.caption = (
+            f"a device may show {units.bytes_text(peak + float(e.kept_bytes))}: while there is room, the "
+            "allocator keeps what was freed"
+        )
+        table.caption_justify = "left"
     return table
 
 
