@@ -187,7 +187,9 @@ def test_bounds_never_pass_the_model(tp, pp, cp, vpp, ep, zero, group, size, spa
     if pp == 1 and zero == 0 and strategy.dp * cp == 1:  # nothing but the microbatches and the optimizer
         rest = found.time_s["optimizer"] / (1 - found.time_s["other"] / found.step_time_s)
         assert time_floor(own, work, strategy) >= found.step_time_s - rest - 1e-6 * found.step_time_s
-    assert memory_floor(held(model), strategy, profile) <= found.peak_bytes * (1 + 1e-12)
+    assert memory_floor(Request(model, place, work, profile), held(model), strategy) <= found.peak_bytes * (
+        1 + 1e-12
+    )
 
 
 def test_equal_times_are_ranked_by_simplicity_and_twins_are_told():

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from meshwright.cost.layers import operations
 from meshwright.cost.ops import Matmul, Shape, Stream, Words
+from meshwright.cost.states import Widths, widths
 from meshwright.model.params import embedding_params, head_params, total_params
 from meshwright.model.records import Model
-from meshwright.strategy.finetune import BASE_BYTES, Finetune
+from meshwright.profiles.records import Profile
+from meshwright.strategy.finetune import BASE_BYTES, Finetune, parse
+from meshwright.strategy.offload import parse as parse_offload
+from meshwright.strategy.records import Strategy
 
 # Linear layers of the attention block and of the feed-forward block, by the names of their operations, and
 # how many matrices each product stands for.
@@ -96,3 +100,39 @@ def frozen_bytes(model: Model, finetune: Finetune, width: float) -> float:
         return width
     base = adapted(model, finetune, 0.0)
     return (BASE_BYTES[finetune.base] * base.quantised + width * base.wide) / (base.quantised + base.wide)
+
+
+def trained_share(model: Model, word: str) -> float:
+    """Parameters that train for each parameter of the model: 1 where nothing is frozen."""
+    finetune = parse(word)
+    if not finetune.frozen:
+        return 1.0
+    added = adapted(model, finetune, 0.0)
+    return added.params / (added.quantised + added.wide)
+
+
+def state_widths(model: Model, profile: Profile, strategy: Strategy, options: frozenset[str]) -> Widths:
+    """Bytes of weights, gradients, optimizer state and step for each parameter of the model.
+
+    Adapters train in fp32 beside a frozen model; a preference run that trains every parameter keeps a frozen
+    reference in 16 bits.
+    """
+    finetune, offload = parse(strategy.finetune), parse_offload(strategy.offload)
+    width = widths(profile.framework, strategy, options, offload)
+    if not finetune.frozen:
+        reference = 2.0 if finetune.pairs and not offload.params else 0.0
+        return replace(width, weight=width.weight + reference)
+    # Nothing makes frozen weights wider.
+    frozen = 0.0 if offload.params else frozen_bytes(model, finetune, profile.framework.weight_bytes)
+    share = trained_share(model, strategy.finetune)
+    moments = 0.0 if width.optimizer == 0.0 else 8.0
+    return Widths(frozen + 4.0 * share, 4.0 * share, moments * share, 4.0 * share)
+
+
+@lru_cache(maxsize=64)
+def adapted_products(word: str) -> frozenset[str] | None:
+    """Names of the products that carry adapters; None where every parameter trains."""
+    finetune = parse(word)
+    if not finetune.frozen:
+        return None
+    return frozenset(name for name in (*_ATTENTION, *_MLP) if _adapted_matrices(name, finetune, 2))

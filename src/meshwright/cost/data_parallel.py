@@ -30,22 +30,24 @@ def gathered_bytes(precision: str, profile: Profile) -> float:
 
 
 def traffic(
-    stages: Stages, strategy: Strategy, spans: dict[str, Span], profile: Profile, precision: str
-) -> Traffic:
+    stages: Stages, strategy: Strategy, spans: dict[str, Span], profile: Profile, precision: str,
+    trained: float = 1.0,
+) -> Traffic:  # fmt: skip
     """Seconds of each exchange per stage class, [n, C].
 
     ZeRO-0 all-reduces gradients. ZeRO-1 scatters gradients and gathers weights over the shard group, and
     all-reduces the shard over its replicas. ZeRO-2 scatters every microbatch. ZeRO-3 gathers weights forward
     and again backward and scatters gradients, every microbatch. A pipeline has several microbatches under
     way, so programs keep a stage's gathered weights and summed gradients whole (`memory` counts them) and
-    exchange once a step. Dense and expert parameters have groups of their own.
+    exchange once a step. Dense and expert parameters have groups of their own. Of a frozen model only the
+    share `trained` is exchanged, but for the gathers of ZeRO-3.
 
     **Source**: ZeRO (arXiv 1910.02054), section 7; FSDP paper; torch's pipelining with FSDP2.
     """
     habits = profile.framework
     fast, slow = profile["scale_up"], profile["scale_out"] * habits.network_share
-    sent = min(habits.grad_bytes, habits.grad_sent_bytes)
-    weight = gathered_bytes(precision, profile)
+    sent = trained * min(habits.grad_bytes, habits.grad_sent_bytes)
+    weight = (trained if strategy.zero < 3 else 1.0) * gathered_bytes(precision, profile)
     zero: Any = 0.0
     gradients, weights, gathers = zero, zero, zero
     for parameters, shard, replica, data in (

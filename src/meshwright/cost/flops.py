@@ -19,6 +19,7 @@ from meshwright.model.records import (
     Model,
     Moe,
 )
+from meshwright.strategy.finetune import parse as parse_finetune
 
 
 def mixing_flops(mixer: Mixer | None, seq_len: Any, *, causal: bool = True) -> Any:
@@ -78,17 +79,19 @@ def mtp_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
     return each
 
 
-def model_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
+def model_flops(model: Model, seq_len: Any, finetune: str = "none", *, causal: bool = True) -> Any:
     """Training FLOPs a token: three times the forward pass, recomputation not counted.
+
+    Frozen parameters have no weight gradient: twice. What adapters add (a thousandth or so) is left out.
 
     Forward: 2 FLOPs a multiplied parameter (input embedding not, output head yes) plus the mixing.
     **Source**: PaLM appendix B, with causal attention counted half unless `causal` is False.
     """
-    forward: Any = 2.0 * (head_params(model) or model.vocab * model.d_model)
+    products: Any = 2.0 * (head_params(model) or model.vocab * model.d_model)
+    mixing: Any = 0.0
     for kind, block in enumerate(model.blocks):
-        forward = forward + model.count(kind) * (
-            2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
-        )
+        products = products + model.count(kind) * 2.0 * active_block_params(block, model)
+        mixing = mixing + model.count(kind) * mixing_flops(block.mixer, seq_len, causal=causal)
     if model.mtp_layers:
-        forward = forward + model.mtp_layers * mtp_flops(model, seq_len, causal=causal)
-    return 3.0 * forward
+        mixing = mixing + model.mtp_layers * mtp_flops(model, seq_len, causal=causal)
+    return (2.0 if parse_finetune(finetune).frozen else 3.0) * products + 3.0 * mixing

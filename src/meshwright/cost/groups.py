@@ -126,6 +126,7 @@ def groups(
     lines: Pipelines,
     where: Where,
     many: Candidates,
+    trained: float = 1.0,
 ) -> Groups:
     """The exchanges of the candidates of `strategy`; arrays of `profile` have an axis for classes."""
     s = strategy
@@ -134,7 +135,9 @@ def groups(
         find = many.all if numbers_vary(profile) else many.distinct
         layouts = find("pair", "dp", "tp", "cp", "zero_group", "ep", "etp")
         held = Stages(dense=_dense(lines, layouts), expert=_expert(lines, layouts))
-        return Groups((_side(cluster, work, _strategy(s, lines, layouts), profile, held, layouts, {}),))
+        return Groups(
+            (_side(cluster, work, _strategy(s, lines, layouts), profile, held, layouts, {}, trained),)
+        )
     # Experts lie over all ranks of a stage, whatever tp, cp and dp are; so do the copies of their state. Of
     # the parameters of the other side nothing is held, on groups of one, so they add nothing.
     many.add("ranks", np.asarray(s.dp) * s.cp * s.tp)
@@ -144,13 +147,13 @@ def groups(
     few = _strategy(s, lines, layouts, ep=1, etp=1)
     held = Stages(dense=_dense(lines, layouts), expert=0.0)
     others = {name: span for name, span in alone.items() if name not in DENSE}
-    dense = _side(cluster, work, few, profile, held, layouts, others)
+    dense = _side(cluster, work, few, profile, held, layouts, others, trained)
     layouts = many.distinct("pair", "ep", "etp", "ranks", "copies")
     ranks, copies = layouts.values["ranks"], layouts.values["copies"]
     few = _strategy(s, lines, layouts, dp=ranks, zero_group=copies, tp=1, cp=1)
     held = Stages(dense=0.0, expert=_expert(lines, layouts))
     others = {name: span for name, span in alone.items() if name in DENSE}
-    return Groups((dense, _side(cluster, work, few, profile, held, layouts, others)))
+    return Groups((dense, _side(cluster, work, few, profile, held, layouts, others, trained)))
 
 
 def _side(
@@ -161,12 +164,13 @@ def _side(
     held: Stages,
     layouts: Distinct,
     others: dict[str, Span],
+    trained: float,
 ) -> Side:
     """The parameters `held` on their layouts; `others` are groups that they do not use."""
     reach = {name: span for name, span in spans(cluster, few).items() if name not in others}
-    sent = data_parallel.traffic(held, few, reach | others, profile, work.precision)
+    sent = data_parallel.traffic(held, few, reach | others, profile, work.precision, trained)
     traffic = Traffic(_nothing_once(sent.gradients), _nothing_once(sent.weights), _nothing_once(sent.gathers))
-    updated = optimizer_seconds(held, few, reach | others, cluster, profile)
+    updated = trained * optimizer_seconds(held, few, reach | others, cluster, profile)
     return Side({name: _plain(span) for name, span in reach.items()}, traffic, updated, layouts.at)
 
 

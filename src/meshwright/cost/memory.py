@@ -7,19 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.adapters import adapted, frozen_bytes
+from meshwright.cost.adapters import adapted, frozen_bytes, state_widths
 from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.schedule import Schedule
 from meshwright.cost.stages import Stages, loss_word, over_classes
-from meshwright.cost.states import Widths, widths
 from meshwright.model.params import block_params, embedding_params, head_params
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.finetune import Finetune
 from meshwright.strategy.finetune import parse as parse_finetune
-from meshwright.strategy.offload import Offload
-from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span
 from meshwright.strategy.recompute import parse as parse_recompute
 from meshwright.strategy.records import Strategy
@@ -65,10 +62,11 @@ def categories(
     (no activations, gradients whole, the step's temporaries). The larger is the peak.
     """
     habits = profile.framework
-    finetune, offload = parse_finetune(strategy.finetune), parse_offload(strategy.offload)
-    width = widths(habits, strategy, work.options, offload)
+    finetune = parse_finetune(strategy.finetune)
+    width = state_widths(model, profile, strategy, work.options)
     held = _held(strategy, stages, spans)
-    weights, grads, optimizer, steps = _states(model, profile, held, width, finetune, offload)
+    weights, grads = width.weight * held.weights, width.grad * held.grads
+    optimizer, steps = width.optimizer * held.states, width.step * held.states
     gathered = _gathered(model, strategy, profile, stages, spans, finetune)
 
     in_flight = schedule.in_flight(
@@ -136,35 +134,6 @@ def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span]) -> _Held:
         grads=dense / summed + expert / summed_expert,
         states=dense / states + expert / states_expert,
         whole=dense + expert,
-    )
-
-
-def _states(
-    model: Model, profile: Profile, held: _Held, width: Widths, finetune: Finetune, offload: Offload
-) -> tuple[Any, Any, Any, Any]:
-    """Bytes of weights, gradients, optimizer state and the optimizer step's temporaries.
-
-    Adapters train in fp32 beside a frozen model; a preference run that trains every parameter keeps a frozen
-    reference in 16 bits.
-    """
-    if not finetune.frozen:
-        reference = 2.0 * held.weights if finetune.pairs and not offload.params else 0.0
-        return (
-            width.weight * held.weights + reference,
-            width.grad * held.grads,
-            width.optimizer * held.states,
-            width.step * held.states,
-        )
-    plain = profile.framework.weight_bytes  # nothing makes frozen weights wider
-    added = adapted(model, finetune, 0.0)
-    share = added.params / (added.quantised + added.wide)  # adapters for each parameter of the model
-    frozen = 0.0 if offload.params else frozen_bytes(model, finetune, plain)
-    moments = width.optimizer if width.optimizer == 0.0 else 8.0
-    return (
-        (frozen + 4.0 * share) * held.weights,
-        4.0 * share * held.grads,
-        moments * share * held.states,
-        4.0 * share * held.states,
     )
 
 

@@ -44,6 +44,7 @@ class Words:
     fused_experts: (
         bool  # activation and quantisation inside the grouped products, permutation inside dispatch
     )
+    adapted: frozenset[str] | None = None  # products with adapters on frozen weights; None: all train
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +229,16 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
         data = data + stream_seconds(copies * dy, chip, profile)
         kernels = (2.0, 3.0)
     floor = np.maximum(flops / peak, operands / chip.hbm_bytes_s)
-    return Passes(forward, data, weight, flops, 2.0 * flops, floor, 2.0 * floor, kernels[0], kernels[1])
+    if words.adapted is None:
+        return Passes(forward, data, weight, flops, 2.0 * flops, floor, 2.0 * floor, kernels[0], kernels[1])
+    # Frozen: no weight gradient. An adapter's products are as thin as its rank and take what their operands
+    # take: x read and y added to, backward dy and x read and dx added to (LoRA, arXiv 2106.09685, section 4).
+    if op.name in words.adapted:
+        x, y = 2.0 * op.m * op.k * op.groups, 2.0 * op.m * op.n * op.groups
+        forward = forward + stream_seconds(x + 2.0 * y, chip, profile)
+        data = data + stream_seconds(3.0 * x + y, chip, profile)
+        kernels = (kernels[0] + 2.0, kernels[1] + 4.0)
+    return Passes(forward, data, 0.0, flops, flops, floor, floor, kernels[0], kernels[1] - 1.0)
 
 
 def core_passes(op: Core, chip: Chip, profile: Profile) -> Passes:

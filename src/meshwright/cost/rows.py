@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.adapters import adapted_products
 from meshwright.cost.distinct import Axis, Candidates, Distinct, Values, axis
 from meshwright.cost.layer import NO_OFFLOAD, LayerCost, layer_cost
 from meshwright.cost.layers import ends, operations, shared_operations
@@ -73,6 +74,7 @@ def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:
         imbalance=float(profile["imbalance"]) if unbalanced else 1.0,
         fused_experts="cuda-graphs-full" in work.options,
         loss=loss_word(work, profile),
+        adapted=adapted_products(strategy.finetune),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import collectives, data_parallel, memory, schedule
+from meshwright.cost.adapters import trained_share
 from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
@@ -129,7 +130,8 @@ def evaluate(
     many = candidates(flat, n)
     known = known or shared(model, cluster, flat_work, flat, profile, many)
     lines = known.lines.held(_schedule(strategy.schedule).PARAMETERS_HELD)
-    sent = groups(cluster, flat_work, flat, by_class, lines, known.where, many)
+    trained = trained_share(model, strategy.finetune)
+    sent = groups(cluster, flat_work, flat, by_class, lines, known.where, many, trained)
     tables = _Tables(known.layers, lines, sent, known.layers.grid.places, known.where)
     request = (model, cluster, flat_work, by_class)
     whole = n <= CHUNK or numbers_vary(profile) or np.ndim(work.seq_len) or np.ndim(work.global_batch_size)
@@ -144,7 +146,7 @@ def evaluate(
                 numbers = dict(zip(done.numbers, np.empty((len(done.numbers), n))))
             for name, values in done.numbers.items():
                 numbers[name][part] = values
-    result = _evaluation(model, cluster, work, numbers, outer)
+    result = _evaluation(model, cluster, work, strategy.finetune, numbers, outer)
     if not detail:
         return result
     terms = tree(result, done.stages, done.microbatches, strategy, work, done.host, done.straggler)
@@ -309,7 +311,7 @@ class _Choice:
 
 
 def _evaluation(
-    model: Model, cluster: Cluster, work: Work, numbers: dict[str, Any], outer: tuple[int, ...]
+    model: Model, cluster: Cluster, work: Work, finetune: str, numbers: dict[str, Any], outer: tuple[int, ...]
 ) -> Evaluation:
     """Flat results as the request's shape."""
     found = {name: shaped(values, outer) for name, values in numbers.items()}
@@ -322,7 +324,7 @@ def _evaluation(
         peak_stage=found["stage"],
         kept_bytes=found["kept"],
         capacity_bytes=cluster.usable_bytes,
-        model_flops=model_flops(model, work.seq_len) * work.tokens_per_step,
+        model_flops=model_flops(model, work.seq_len, finetune) * work.tokens_per_step,
         hardware_flops=found["hardware_flops"],
         floor_time_s=found["floor_s"],
     )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.adapters import state_widths
 from meshwright.cost.distinct import Candidates
 from meshwright.cost.rows import LayerTable, layer_table
 from meshwright.hardware.records import Cluster
@@ -55,28 +56,28 @@ def held(model: Model) -> Held:
     )
 
 
-def memory_floor(parameters: Held, strategy: Strategy, profile: Profile) -> Any:
+def memory_floor(request: Request, parameters: Held, strategy: Strategy) -> Any:
     """Bytes that the fullest rank holds at least; broadcasts over degrees.
 
     Weights, gradients and optimizer state of an average stage (the fullest is no lighter), each divided by
     all that ZeRO may divide it by, and the process's own context. Experts are divided by their whole
     data-parallel group, whatever the sharding group. Activations are left out.
     """
-    s, habits = strategy, profile.framework
+    s = strategy
+    width = state_widths(request.model, request.profile, s, request.work.options)
     stages = np.asarray(s.pp, float)
     dense = (parameters.sharded / np.asarray(s.tp) + parameters.replicated) / stages
     expert = parameters.expert / (np.asarray(s.ep, float) * s.etp * stages)
     spread = np.maximum(np.asarray(s.dp, float) * s.cp * s.tp / (np.asarray(s.ep) * s.etp), 1.0)
     group = np.asarray(s.zero_group, float)
-    moments = habits.optimizer_bytes - (4.0 if s.optimizer == "adamw-bf16" else 0.0)
 
     def part(width: float, from_stage: int) -> Any:
         if s.zero >= from_stage:
             return width * (dense / group + expert / spread)
         return width * (dense + expert)
 
-    states = part(habits.weight_bytes, 3) + part(habits.grad_bytes, 2) + part(moments, 1)
-    return states + habits.context_gib * GIB
+    states = part(width.weight, 3) + part(width.grad, 2) + part(width.optimizer, 1)
+    return states + request.profile.framework.context_gib * GIB
 
 
 def time_floor(busy_s: Any, work: Work, strategy: Strategy) -> Any:

@@ -104,6 +104,12 @@ def scan(
     return found
 
 
+def _flops(request: Request, space: Space) -> float:
+    """Model FLOPs of a step, the fewest of all fine-tuning words."""
+    each = [model_flops(request.model, request.work.seq_len, word) for word in space.words["finetune"]]
+    return min(float(one) for one in each) * float(request.work.tokens_per_step)
+
+
 def scans(
     asked: Sequence[tuple[Request, int, tuple[str, ...]]],
     space: Space,
@@ -113,10 +119,7 @@ def scans(
     """`scan` of several (request, top, techniques) that differ in precision alone, so that what is legal
     for the first is so for all."""
     found = [Scan(capacity_bytes=request.cluster.usable_bytes) for request, _, _ in asked]
-    limits = [
-        Limits(held(r.model), model_flops(r.model, r.work.seq_len) * r.work.tokens_per_step, top, techniques)
-        for r, top, techniques in asked
-    ]
+    limits = [Limits(held(r.model), _flops(r, space), top, techniques) for r, top, techniques in asked]
     every = list(space.layer_words())
     recomputes = space.words["recompute"]
     steps = len(every) * len(recomputes)
@@ -295,7 +298,7 @@ def _scan_round(
             if not len(mine):
                 continue
             strategy = _strategies(space, shard, recompute, degrees, some, mine)
-            bytes_floor = np.broadcast_to(memory_floor(limits.parameters, strategy, r.profile), mine.shape)
+            bytes_floor = np.broadcast_to(memory_floor(r, limits.parameters, strategy), mine.shape)
             # What cannot fit still matters while it may be the nearest miss of a search without plans.
             hopeless = bytes_floor > found.capacity_bytes
             if found.feasible == 0:
