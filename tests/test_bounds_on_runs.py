@@ -55,7 +55,8 @@ def test_no_step_beats_its_model_flops_at_peak(table: Shipped) -> None:
     """A utilisation above 1 is impossible in the model's own count, causal attention halved."""
     faults = []
     for run, one, found in predicted(table):
-        flops = model_flops(one.model, one.work.seq_len) * one.work.tokens_per_step
+        finetune = found.strategy.finetune if found.strategy else "none"
+        flops = model_flops(one.model, one.work.seq_len, finetune) * one.work.tokens_per_step
         assert found.model_flops == pytest.approx(flops, rel=1e-12)
         mfu = flops / (
             found.step_time_s * one.cluster.n_chips * peak_flops(one.cluster.chip, one.work.precision)

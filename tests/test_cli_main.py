@@ -134,9 +134,9 @@ def test_interruption_is_130(boom, capsys: pytest.CaptureFixture[str]) -> None: 
 
 
 def test_a_signal_interrupts_a_search() -> None:
-    command = [sys.executable, "-m", "meshwright", "plan", "llama-3.1-405b", "--on", "16384xh100"]
+    command = [sys.executable, "-m", "meshwright", "plan", "deepseek-v3", "--on", "16384xh100"]
     process = subprocess.Popen(
-        [*command, "--seq-len", "8k", "--tokens-per-step", "16M"],
+        [*command, "--seq-len", "8k", "--tokens-per-step", "384M", "--precision", "fp8"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

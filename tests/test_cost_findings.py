@@ -120,7 +120,7 @@ def stage_gib(run: Run) -> list[float]:
     """Peak of each stage, first to last."""
     n = 1
     per_rank = stages(run.model, run.cluster, run.work, run.strategy, run.profile, n)
-    per_class = memory.categories(
+    per_class, _kept = memory.categories(
         run.model, run.work, run.strategy, numbers_over_classes(run.profile), per_rank,
         spans(run.cluster, run.strategy), schedule.load(run.strategy.schedule),
         np.array([run.work.global_batch_size / (run.strategy.dp * run.strategy.microbatch_size)]),
