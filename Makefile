@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup plan test lint docs clean
+.PHONY: help setup plan test lint docs accuracy clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -33,7 +33,7 @@ plan: setup  ## plan Llama 3.1 405B on 16,384 H100s into plan.yaml
 	$(BIN)/meshwright plan llama-3.1-405b --on 16384xh100 --seq-len 8192 --tokens-per-step 16M -o plan.yaml
 
 test: lint  ## lint, types, import rules and every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/.dev  ## ruff, mypy and the import rules
 	$(BIN)/ruff check src tests docs
@@ -42,6 +42,9 @@ lint: $(VENV)/.dev  ## ruff, mypy and the import rules
 
 docs: $(VENV)/.dev  ## run the commands shown in the README and paste what they print
 	$(BIN)/python docs/regenerate.py
+
+accuracy: $(VENV)/.dev  ## validate, predict sources left out, and write docs/accuracy.md (minutes)
+	$(BIN)/python docs/accuracy.py
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

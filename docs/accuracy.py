@@ -58,7 +58,7 @@ def summary() -> str:
         f"Kendall's tau is {ranking['kendall_tau']:.2f}.",
     ]
     for label in ("framework", "chip", "architecture", "source"):
-        groups = [[name, *figures(v["time"])] for name, v in training["by"][label].items() if v["time"]["n"]]
+        groups = [[name, *figures(v)] for name, v in training["by"][label].items() if v["n"]]
         text += ["", f"## Step time by {label}", "", table((label, *head[2:]), groups)]
     return "\n".join(text)
 

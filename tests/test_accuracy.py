@@ -1,0 +1,48 @@
+"""The shipped tables are predicted no worse than when the figures below were committed.
+
+Each limit is the committed figure and a tenth more: a change that costs more accuracy than that has to say so
+here. `docs/accuracy.md` holds the figures themselves.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+from meshwright.calibrate import rows
+from meshwright.calibrate.rows import Shipped
+from meshwright.calibrate.validate import Validation, validate
+
+# Table, figure, committed median and ninetieth percentile of the absolute error, percent.
+COMMITTED: tuple[tuple[Shipped, str, float, float], ...] = (
+    ("training", "time", 4.8, 15.5),
+    ("training", "memory", 5.5, 14.2),
+    ("training-small-one-node", "time", 8.1, 21.3),
+    ("memory", "memory", 6.5, 34.7),
+)
+
+
+@cache
+def found(table: Shipped) -> Validation:
+    return validate(rows.shipped(table))
+
+
+@pytest.mark.parametrize(("table", "figure", "median", "p90"), COMMITTED)
+def test_errors_are_what_they_were(table: Shipped, figure: str, median: float, p90: float) -> None:
+    errors = getattr(found(table), figure)
+    assert errors.median_abs_error_percent <= 1.1 * median
+    assert errors.p90_abs_error_percent <= 1.1 * p90
+
+
+def test_runs_that_ran_are_called_possible() -> None:
+    """Fifteen of 789 runs of the training table are not."""
+    verdict = found("training").fit_verdict
+    assert verdict.refused <= 0.02 * verdict.ran
+
+
+def test_layouts_are_ranked_as_they_were() -> None:
+    """The layout picked of a group loses 2.1 % of speed on average."""
+    ranking = found("training").ranking
+    assert ranking.mean_regret_percent <= 3.0
+    assert ranking.kendall_tau >= 0.5
