@@ -13,7 +13,7 @@ from meshwright.cli.options import arguments, json_flag, request
 @click.command("explain")
 @request
 @click.option("--depth", type=click.IntRange(min=1), default=None, help="Levels of the tree to show.")
-@click.option("--term", "path", metavar="PATH", help="Only this part, for example step.compute.")
+@click.option("--term", "path", metavar="PATH", help="Only this part, for example step.time.compute.")
 @json_flag
 def command(depth: int | None, path: str | None, as_json: bool, **flags: Any) -> None:
     """Where an estimate comes from: every term with its value, formula and inputs."""

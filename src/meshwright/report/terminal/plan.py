@@ -138,4 +138,4 @@ def _print_miss(found: Plan, console: Console) -> None:
         )
         console.print(memory_table(found.nearest))
     if found.needs:
-        console.print(f"it needs {found.needs}")
+        console.print(found.needs)

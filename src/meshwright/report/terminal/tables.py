@@ -77,7 +77,9 @@ def print_cluster(found: dict[str, Any], console: Console) -> None:
     for name, value in found["cluster"].items():
         if value in (None, []) or (name == "n_slices" and value == 1):
             continue
-        shown = "x".join(str(v) for v in value) if isinstance(value, list) else value
+        shown = value
+        if isinstance(value, list):  # of a torus: its sides, and whether each closes
+            shown = "x".join({True: "yes", False: "no"}[v] if isinstance(v, bool) else str(v) for v in value)
         table.add_row(name, _number(shown) if isinstance(shown, float) else str(shown))
     console.print(table)
     for name, d in found["derived"].items():
