@@ -11,7 +11,6 @@ from meshwright.calibrate.cases import Case, case
 from meshwright.calibrate.predict import Prediction, predict
 from meshwright.calibrate.rows import Run, Shipped, shipped
 from meshwright.cost.flops import model_flops
-from meshwright.cost.ops import peak_flops
 from meshwright.errors import InputError
 
 TABLES: tuple[Shipped, ...] = ("training", "training-small-one-node")
@@ -43,7 +42,7 @@ def test_no_step_beats_its_hardware_flops_at_peak(table: Shipped) -> None:
     faults = []
     for run, one, found in predicted(table):
         at_peak = found.hardware_flops / (
-            one.cluster.n_chips * peak_flops(one.cluster.chip, one.work.precision)
+            one.cluster.n_chips * one.cluster.chip.peak_flops(one.work.precision)
         )
         if not found.step_time_s >= at_peak:
             faults.append((run.id, found.step_time_s, at_peak))
@@ -59,7 +58,7 @@ def test_no_step_beats_its_model_flops_at_peak(table: Shipped) -> None:
         flops = model_flops(one.model, one.work.seq_len, finetune) * one.work.tokens_per_step
         assert found.model_flops == pytest.approx(flops, rel=1e-12)
         mfu = flops / (
-            found.step_time_s * one.cluster.n_chips * peak_flops(one.cluster.chip, one.work.precision)
+            found.step_time_s * one.cluster.n_chips * one.cluster.chip.peak_flops(one.work.precision)
         )
         if not 0 < mfu <= 1:
             faults.append((run.id, mfu))
@@ -111,7 +110,7 @@ def test_measured_steps_obey_the_same_bound() -> None:
     for run, one, found in predicted("training"):
         if run.suspect or not run.step_time_s:
             continue
-        at_peak = found.model_flops / (one.cluster.n_chips * peak_flops(one.cluster.chip, one.work.precision))
+        at_peak = found.model_flops / (one.cluster.n_chips * one.cluster.chip.peak_flops(one.work.precision))
         if run.step_time_s < at_peak:
             faults.append((run.id, run.step_time_s, at_peak))
     assert not faults

@@ -8,8 +8,10 @@ import pytest
 
 from meshwright.calibrate import conventions
 from meshwright.calibrate.cases import Case, Miss, Skip, case
+from meshwright.calibrate.predict import profile_of
 from meshwright.calibrate.rows import Run, shipped
 from meshwright.calibrate.shapes import Shaped, noted_models, shape
+from meshwright.cost.rows import loss_word
 from meshwright.model import presets
 from meshwright.model.params import total_params
 from meshwright.model.records import Attention, LatentAttention, Mlp, Moe
@@ -257,9 +259,18 @@ def test_longest_prefix_decides_the_convention() -> None:
     assert conventions.convention(replace(BASE, source="somewhere else")) is conventions.UNSTATED
 
 
-def test_words_for_a_loss_without_logits_are_one_word() -> None:
-    found = as_case(replace(BASE, options=frozenset({"liger", "packing"})))
-    assert found.work.options == {"liger", "packing", "fused-loss"}
+def test_words_of_the_loss_reach_the_cost() -> None:
+    """Each word once, as the row has it; what it means for logits is told in one place."""
+    usual = profile_of(as_case(BASE))
+    plain = replace(usual, framework=replace(usual.framework, fused_loss=False))
+    meanings = {
+        "liger": "chunked", "vocab-tiling": "chunked", "te-cross-entropy": "fused", "fused-loss": "fused",
+        "fused-kernels": "whole", "packing": "whole",
+    }  # fmt: skip
+    for word, said in meanings.items():
+        found = as_case(replace(BASE, options=frozenset({word, "packing"})))
+        assert found.work.options == {word, "packing"}
+        assert loss_word(found.work, plain) == said
     assert as_case(BASE).work.options == frozenset()
 
 

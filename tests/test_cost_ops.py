@@ -20,7 +20,6 @@ from meshwright.cost.ops import (
     matmul_efficiency,
     matmul_passes,
     passes,
-    peak_flops,
     stream_passes,
     stream_seconds,
 )
@@ -153,7 +152,7 @@ def test_no_product_beats_peak_or_bandwidth(
     cost = matmul_passes(Matmul("w", "mlp", m, k, n, groups), words(precision), record, profile)
     flops = 2.0 * m * k * n * groups
     operands = groups * ((m * k + k * n) * element_bytes(precision) + 2.0 * m * n)
-    floor = max(flops / peak_flops(record, precision), operands / record.hbm_bytes_s)
+    floor = max(flops / record.peak_flops(precision), operands / record.hbm_bytes_s)
     for seconds in (cost.forward, cost.backward_input, cost.backward_weight):
         assert seconds >= floor * (1 - 1e-12)
     assert cost.floor_forward == pytest.approx(floor)
@@ -164,7 +163,7 @@ def test_no_product_beats_peak_or_bandwidth(
 @pytest.mark.parametrize("chip", CHIPS)
 def test_low_precision_falls_back_to_what_the_chip_has(chip: str, precision: str) -> None:
     record = chips.load(chip)
-    peak = peak_flops(record, precision)
+    peak = record.peak_flops(precision)
     assert peak >= record.bf16_flops
     if precision == "nvfp4" and record.fp4_flops:
         assert peak == record.fp4_flops
@@ -182,7 +181,7 @@ def test_low_precision_pays_for_large_products_only_after_casts(chip: str) -> No
     wide = Matmul("w", "mlp", 8192, 8192, 8192)
     bf16 = matmul_passes(wide, words(), record, profile).forward
     fp8 = matmul_passes(wide, words("fp8"), record, profile).forward
-    assert 1.1 < bf16 / fp8 < peak_flops(record, "fp8") / record.bf16_flops
+    assert 1.1 < bf16 / fp8 < record.peak_flops("fp8") / record.bf16_flops
     fused = matmul_passes(replace(wide, fused=True), words("fp8"), record, profile).forward
     assert fused < fp8
     kept = matmul_passes(replace(wide, quantised=False), words("fp8"), record, profile)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshwright.cost.adapters import adapted
-from meshwright.cost.states import widths
+from meshwright.cost.states import update_bytes, widths
 from meshwright.errors import InputError
 from meshwright.hardware import chips
 from meshwright.model import presets
@@ -194,3 +194,21 @@ def test_faulty_words_of_offload(word: str) -> None:
         offload.parse(word)
     assert caught.value.diagnostics[0].code == "MW142"
     assert caught.value.diagnostics[0].hint
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "nbytes"),
+    [
+        ("adamw", 34.0),  # 2 x 4 gradient, 2 x 12 state, 2 weight
+        ("adamw-bf16", 26.0),
+        ("lion", 26.0),
+        ("sgd", 18.0),  # the master copy alone
+    ],
+)
+def test_the_update_moves_what_the_optimizer_holds(optimizer: str, nbytes: float) -> None:
+    usual = profiles.load("megatron-core", chips.load("h100")).framework
+    framework = replace(usual, weight_bytes=2.0, grad_bytes=4.0, optimizer_bytes=12.0)
+    strategy = Strategy(dp=8, optimizer=optimizer)  # type: ignore[arg-type]
+    assert update_bytes(framework, strategy, frozenset()) == nbytes
+    own = replace(usual, weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0)  # the weights are the master
+    assert update_bytes(own, strategy, frozenset()) == nbytes - 2.0

@@ -124,8 +124,9 @@ RELEASED["Kimi-K2"] = RELEASED["DeepSeek-V3"] | {
 @pytest.fixture(scope="session")
 def held() -> Held:
     """Parameters of the class that `transformers` builds from a configuration, and its own spelling of it."""
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    import torch
+    import transformers
+
     transformers.logging.set_verbosity_error()
 
     def count(model_type: str, values: Config) -> tuple[int, Config]:
@@ -452,8 +453,9 @@ def test_any_value_anywhere_is_read_or_refused(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
 def test_what_tensor_parallelism_divides_is_what_the_class_plans(model_type: str) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
+    import torch
+    import transformers
+
     values = LLAMA | {"model_type": model_type, "attention_bias": True} | {"head_dim": 8}
     shape = {k: v for k, v in values.items() if k != "model_type"}
     config = transformers.AutoConfig.for_model(model_type, **shape)

@@ -26,7 +26,7 @@ EFFECTS: dict[str, str] = {
     "vocab-tiling": "logits a tile at a time",
     "chunked-ce": "logits a chunk at a time",
     "liger": "fused kernels and a chunked loss",
-    "fused-kernels": "fused kernels and a chunked loss",
+    "te-cross-entropy": "no fp32 copy of the logits",
     "bf16-optimizer": "Adam moments in bf16",
     "bf16-weights": "master weights in bf16",
     "fp32-weights": "weights kept in fp32",
@@ -41,10 +41,11 @@ EFFECTS: dict[str, str] = {
 TOLD = frozenset(
     {
         "act-offload", "async-tp", "deterministic", "dora", "dp-overlap", "dpo", "emb",
-        "expandable-segments", "expert-offload", "fp8-block", "fp8-current", "fp8-delayed", "fsdp", "int4",
+        "expandable-segments", "expert-offload", "fused-kernels", "fp8-block", "fp8-current",
+        "fp8-delayed", "fsdp", "int4",
         "int8", "lamb", "lora", "megatron-fsdp", "mxfp8", "nf4", "no-sync", "offload-optimizer",
         "offload-param", "overlap", "packing", "param-gather-overlap", "reward", "rl", "sft",
-        "te-cross-entropy", "tiled-mlp", "token-drop", "tp-overlap", "unfused-attention", "unsloth-gc",
+        "tiled-mlp", "token-drop", "tp-overlap", "unfused-attention", "unsloth-gc",
         "varlen",
     }
 )  # fmt: skip

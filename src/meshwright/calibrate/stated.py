@@ -24,7 +24,6 @@ BRIDGE = ("megatron-core",)
 MEGATRON = ("megatron-core", "megatron-lm", "megascale", "primus")
 # Lengths that a page leaves out and that its own figures give back: MFU over tokens/s agrees to 0.1 %.
 SEQUENCES = {"torchtitan": 8192, "paxml": 2048, "fms-fsdp": 4096}
-WITHOUT_LOGITS = frozenset({"liger", "chunked-ce", "te-cross-entropy", "vocab-tiling"})
 # Releases that a source means although no cell says so: by the longest beginning of the source.
 ERAS = {
     "tatsu-lab/stanford_alpaca": "2023",
@@ -51,9 +50,8 @@ SELECTIVE = {  # what a bare `selective` means to each program
 
 
 def options(run: Run) -> frozenset[str]:
-    """The row's switches; every word for a loss that does not hold whole logits says `fused-loss` too."""
-    said = run.options | noted_options(run)
-    return said | {"fused-loss"} if said & WITHOUT_LOGITS else said
+    """The row's switches, with what its notes say."""
+    return run.options | noted_options(run)
 
 
 def slices(run: Run) -> int:

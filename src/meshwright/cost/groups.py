@@ -19,6 +19,7 @@ from meshwright.cost.distinct import Candidates, Distinct, lookup
 from meshwright.cost.ops import stream_seconds
 from meshwright.cost.rows import numbers_vary
 from meshwright.cost.stages import Pipelines, Stages, Where, over_classes
+from meshwright.cost.states import update_bytes
 from meshwright.hardware.records import Cluster
 from meshwright.profiles.records import Profile
 from meshwright.strategy.placement import Span, spans
@@ -103,18 +104,19 @@ class _Spread(dict[str, Span]):
 
 
 def optimizer_seconds(
-    per_rank: Stages, strategy: Strategy, reach: dict[str, Span], cluster: Cluster, profile: Profile
+    per_rank: Stages,
+    strategy: Strategy,
+    reach: dict[str, Span],
+    cluster: Cluster,
+    profile: Profile,
+    options: frozenset[str],
 ) -> Any:
-    """Seconds of the optimizer step, [n, C]: gradients, master weights and moments through HBM.
-
-    Adam reads gradient, master and two moments and writes master, moments and the compute copy: with fp32
-    moments 4 + 12 + 12 + 2 bytes a parameter of the shard; norms and clipping read the gradients once more.
-    """
+    """Seconds of the optimizer step, [n, C]: gradients, state and weights of the shard through HBM."""
     whole = strategy.zero == 0
     shard = 1.0 if whole else over_classes(reach["shard"].degree)
     expert_shard = 1.0 if whole else over_classes(reach["expert_shard"].degree)
     owned = per_rank.dense / shard + per_rank.expert / expert_shard
-    nbytes = 34.0 if strategy.optimizer == "adamw" else 26.0
+    nbytes = update_bytes(profile.framework, strategy, options)
     return stream_seconds(nbytes * owned, cluster.chip, profile)
 
 
@@ -170,7 +172,7 @@ def _side(
     reach = {name: span for name, span in spans(cluster, few).items() if name not in others}
     sent = data_parallel.traffic(held, few, reach | others, profile, work.precision, trained)
     traffic = Traffic(_nothing_once(sent.gradients), _nothing_once(sent.weights), _nothing_once(sent.gathers))
-    updated = trained * optimizer_seconds(held, few, reach | others, cluster, profile)
+    updated = trained * optimizer_seconds(held, few, reach | others, cluster, profile, work.options)
     return Side({name: _plain(span) for name, span in reach.items()}, traffic, updated, layouts.at)
 
 

@@ -64,14 +64,6 @@ class LayerCost:
         """Seconds of the forward pass."""
         return self.forward + self.tp_forward + self.cp_forward + self.ep_forward + self.host_forward
 
-    @property
-    def time_backward(self) -> Any:
-        """Seconds of the backward pass, recomputation included."""
-        return (
-            self.backward_input + self.backward_weight + self.recompute
-            + self.tp_backward + self.cp_backward + self.ep_backward + self.host_backward
-        )  # fmt: skip
-
 
 FIELDS = tuple(LayerCost.__dataclass_fields__)
 

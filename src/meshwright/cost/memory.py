@@ -26,8 +26,6 @@ GIB = 2.0**30
 # What fused adapter kernels keep of each element of their input. Source: fms-acceleration, one chip, 529 to
 # 541 kB a token with four adapters a layer of 7-8 B models, against 473 kB more live without them.
 _FUSED_ADAPTER_BYTES = 4.5
-# Switches under which whole logits never exist.
-_CHUNKED_LOSS = frozenset({"liger", "chunked-ce", "vocab-tiling"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +74,7 @@ def categories(
     shape = shape_of(
         work.seq_len, strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep, strategy.etp
     )
-    loss = "chunked" if work.options & _CHUNKED_LOSS else loss_word(work, profile)
-    if loss == "chunked" and not work.options & _CHUNKED_LOSS:
-        loss = "whole"  # fused kernels of the loss alone still take all logits
+    loss = loss_word(work, profile)
     logits = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, habits.logit_bytes))
     if finetune.pairs:  # a chosen and a rejected answer: two rows where others have one
         activations, live, logits = 2.0 * activations, 2.0 * live, 2.0 * logits

@@ -156,15 +156,6 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -
     )
 
 
-def peak_flops(chip: Chip, precision: str) -> float:
-    """Dense peak of matrix products at `precision`, FLOP/s; falls back to the next wider precision it has."""
-    if precision == "nvfp4" and chip.fp4_flops:
-        return chip.fp4_flops
-    if precision in ("fp8", "mxfp8", "nvfp4") and chip.fp8_flops:
-        return chip.fp8_flops
-    return chip.bf16_flops
-
-
 def element_bytes(precision: str) -> float:
     """Bytes of one operand element of a matrix product at `precision`."""
     return {"nvfp4": 0.56, "fp8": 1.0, "mxfp8": 1.03}.get(precision, 2.0)
@@ -197,8 +188,8 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
     passes that quantise its operands. **Source**: roofline; shares from profiles.
     """
     precision = words.precision if op.quantised else "bf16"
-    low = precision in ("fp8", "mxfp8", "nvfp4") and peak_flops(chip, precision) > chip.bf16_flops
-    peak = peak_flops(chip, precision)
+    low = precision in ("fp8", "mxfp8", "nvfp4") and chip.peak_flops(precision) > chip.bf16_flops
+    peak = chip.peak_flops(precision)
     share = profile["matrix"] * (profile["low_precision"] if low else 1.0)
     if precision == "nvfp4" and chip.fp4_flops:
         share = share * profile["fp4"]

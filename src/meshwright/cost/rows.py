@@ -31,7 +31,9 @@ from meshwright.work import Work
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-CHUNKED_LOSS = frozenset({"liger", "chunked-ce", "vocab-tiling", "fused-kernels"})
+# Switches under which whole logits never exist, and those whose loss makes no copies of them.
+CHUNKED_LOSS = frozenset({"liger", "chunked-ce", "vocab-tiling"})
+FUSED_LOSS = frozenset({"fused-loss", "te-cross-entropy"})
 
 # Sums of a layer row that are wanted, from its fields.
 SUMS: dict[str, tuple[str, ...]] = {
@@ -58,7 +60,7 @@ def loss_word(work: Work, profile: Profile) -> str:
     """How the loss holds its logits: chunked, fused or whole."""
     if work.options & CHUNKED_LOSS:
         return "chunked"
-    return "fused" if profile.framework.fused_loss or "fused-loss" in work.options else "whole"
+    return "fused" if profile.framework.fused_loss or work.options & FUSED_LOSS else "whole"
 
 
 def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:

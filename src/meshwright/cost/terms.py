@@ -28,13 +28,3 @@ class Term:
         yield here, self
         for child in self.children:
             yield from child.walk(here)
-
-
-def total(
-    name: str, children: tuple[Term, ...], unit: Literal["s", "B", "FLOP", "1"], formula: str = ""
-) -> Term:
-    """A node that is the sum of its children."""
-    value: Any = 0.0
-    for child in children:
-        value = value + child.value
-    return Term(name, value, unit, formula, "sum", children)

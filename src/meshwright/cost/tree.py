@@ -21,7 +21,7 @@ _TIME_FORMULAS = {
     "dp": "max(share * t, t - hider) of gradients, weights and ZeRO-3 gathers",
     "pp": "microbatches * 2 sends a chunk * exposed share",
     "bubble": "(sum of other stages) / vpp, and waiting for a slower stage",
-    "optimizer": "bytes of gradient, master and moments of the shard / HBM rate",
+    "optimizer": "bytes of gradient, state and weights of the shard / HBM rate",
     "other": "host launch beyond device time, and stragglers at scale",
 }
 _MEMORY_FORMULAS = {

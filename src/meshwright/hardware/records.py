@@ -49,6 +49,14 @@ class Chip:
         """Whether this is a Google TPU (XLA frameworks are its default)."""
         return self.vendor == "Google"
 
+    def peak_flops(self, precision: str) -> float:
+        """Dense peak of matrix products at `precision`, FLOP/s; falls back to the next wider one it has."""
+        if precision == "nvfp4" and self.fp4_flops:
+            return self.fp4_flops
+        if precision in ("fp8", "mxfp8", "nvfp4") and self.fp8_flops:
+            return self.fp8_flops
+        return self.bf16_flops
+
 
 @dataclass(frozen=True, slots=True)
 class Cluster:

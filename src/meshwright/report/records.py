@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.cost.evaluation import Evaluation
 from meshwright.errors import Diagnostic
-from meshwright.hardware.records import Chip, Cluster
+from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.records import Strategy
@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     from meshwright.search.plan import Necessity
 
 SECONDS_PER_DAY = 86400.0
-
-
-def peak_flops(chip: Chip, precision: str) -> float:
-    """Dense peak (FLOP/s) of `precision` on `chip`; the 16-bit peak where the chip lacks the format."""
-    if precision in ("fp8", "mxfp8") and chip.fp8_flops:
-        return chip.fp8_flops
-    if precision == "nvfp4":
-        return chip.fp4_flops or chip.fp8_flops or chip.bf16_flops
-    return chip.bf16_flops
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +102,7 @@ class Estimate:
     @property
     def peak_flops(self) -> float:
         """Dense peak (FLOP/s) of the stated precision that the MFU is a share of."""
-        return peak_flops(self.cluster.chip, self.work.precision)
+        return self.cluster.chip.peak_flops(self.work.precision)
 
     @property
     def mfu(self) -> float:

@@ -101,7 +101,8 @@ def busy_at_peak(flops: float, cluster: Cluster, work: Work, strategy: Strategy)
     the tp * cp chips that work on it together (experts are spread over more, but take in as much).
     """
     share = np.asarray(strategy.microbatch_size) / work.global_batch_size
-    return flops * share / (peak_flops(cluster, work) * np.asarray(strategy.tp) * strategy.cp)
+    fastest = max(cluster.chip.peak_flops(work.precision), cluster.chip.bf16_flops)  # some products stay wide
+    return flops * share / (fastest * np.asarray(strategy.tp) * strategy.cp)
 
 
 def busy_seconds(request: Request, words: Strategy, shapes: Candidates) -> FloatArray | None:
@@ -123,14 +124,3 @@ def seconds_of(table: LayerTable) -> Any:
     """Seconds that a microbatch of each candidate of `table` takes through the whole model at least, [n]."""
     places = table.grid.places
     return (places.read(table.whole["forward"]) + places.read(table.whole["backward"])) * ROUNDED
-
-
-def peak_flops(cluster: Cluster, work: Work) -> float:
-    """Dense FLOP/s of the fastest unit that this precision uses."""
-    chip = cluster.chip
-    peaks = [chip.bf16_flops]
-    if work.precision in ("fp8", "mxfp8", "nvfp4"):
-        peaks.append(chip.fp8_flops or 0.0)
-    if work.precision == "nvfp4":
-        peaks.append(chip.fp4_flops or 0.0)
-    return max(peaks)

@@ -47,7 +47,7 @@ class Classes:
 
     `counts` [u, C, kinds + 3]; `first_rank` [u, C] is the earliest rank of the class, which has the most
     activations in flight; `multiplicity` [u, C] ranks of the class (0: padding, whose counts are 0);
-    `largest_chunk` [u, C] decoder layers of the class's largest chunk; `index` [n] maps candidates to pairs.
+    `index` [n] maps candidates to pairs.
     """
 
     pp: IntArray
@@ -55,7 +55,6 @@ class Classes:
     counts: IntArray
     first_rank: IntArray
     multiplicity: IntArray
-    largest_chunk: IntArray
     index: IntArray
 
 
@@ -114,11 +113,11 @@ def stage_classes(
     per_pair = [_classes_of(model, int(p), int(v), layers_per_stage, *weights) for p, v in pairs.T]
     u, widest = len(per_pair), max((len(rows) for rows, *_ in per_pair), default=1)
     counts = np.zeros((u, widest, width), np.int64)
-    first_rank, multiplicity, largest = (np.zeros((u, widest), np.int64) for _ in range(3))
-    for i, (rows, first, times, chunk) in enumerate(per_pair):
+    first_rank, multiplicity = (np.zeros((u, widest), np.int64) for _ in range(2))
+    for i, (rows, first, times) in enumerate(per_pair):
         c = len(rows)
-        counts[i, :c], first_rank[i, :c], multiplicity[i, :c], largest[i, :c] = rows, first, times, chunk
-    return Classes(pairs[0], pairs[1], counts, first_rank, multiplicity, largest, np.asarray(index).ravel())
+        counts[i, :c], first_rank[i, :c], multiplicity[i, :c] = rows, first, times
+    return Classes(pairs[0], pairs[1], counts, first_rank, multiplicity, np.asarray(index).ravel())
 
 
 def layout_fault(
@@ -291,13 +290,8 @@ def _classes_of(
     head_weight: float,
     embedding_weight: float,
     kind_weights: tuple[float, ...] | None,
-) -> tuple[IntArray, IntArray, IntArray, IntArray]:
-    """Distinct rows of a split, their first rank, how many ranks share them, and their largest chunk."""
+) -> tuple[IntArray, IntArray, IntArray]:
+    """Distinct rows of a split, their first rank, and how many ranks share them."""
     laid = split(model, pp, vpp, layers_per_stage, head_weight, embedding_weight, kind_weights)
-    layers = laid.chunks[:, : -len(EXTRA_COLUMNS)].sum(axis=1).reshape(-1, pp)
-    rows, first, inverse, times = np.unique(
-        laid.counts, axis=0, return_index=True, return_inverse=True, return_counts=True
-    )
-    largest = np.zeros(len(rows), np.int64)
-    np.maximum.at(largest, np.asarray(inverse).ravel(), layers.max(axis=0))
-    return rows, first, times, largest
+    rows, first, times = np.unique(laid.counts, axis=0, return_index=True, return_counts=True)
+    return rows, first, times

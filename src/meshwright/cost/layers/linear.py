@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm
-from meshwright.cost.ops import Core, Matmul, Message, Operation, Shape, Stream, Words
+from meshwright.cost.layers.parts import chunked_scan, convolution, linear_in, linear_out, narrow, norm
+from meshwright.cost.ops import Matmul, Operation, Shape, Stream, Words
 from meshwright.model.records import LinearAttention, ShortConv
 
 _CHUNK = 64  # tokens a chunk of the delta-rule kernels (flash-linear-attention)
@@ -41,30 +41,13 @@ def operations(
     )
     state = 4.0 * tokens / _CHUNK * heads * block.k_dim * block.v_dim
     boundary = shape.microbatch_size * heads * block.k_dim * block.v_dim * 2.0
-    conv: tuple[Operation, ...] = ()
-    if block.d_conv:
-        conv = (
-            Stream(
-                "conv", "ssm", 4.0 * tokens * mixed, 8.0 * tokens * mixed, (1, 2), saved=2.0 * tokens * mixed
-            ),
-        )
     return (
         *norm("norm", d_model, shape, words, norm_kernels),
         *linear_in("in_proj", "kept", d_model, width, shape, words),
         *factors,
         Stream("projected", "kept", 0.0, 0.0, (0, 0), saved=2.0 * tokens * width),
-        *conv,
-        Message("state", "ssm", "cp", "all_gather", boundary * shape.cp, 1.0, 1.0),
-        Stream("states", "ssm", 2.0 * state, 4.0 * state, (4, 6), saved=state, fusible=False),
-        Core("recurrence", "ssm", scan, 2.5, 64, saved=2.0 * tokens * values),
-        Stream(
-            "gated_norm",
-            "ssm",
-            6.0 * tokens * values,
-            10.0 * tokens * values,
-            (2, 3),
-            saved=2.0 * tokens * values,
-        ),
+        *((convolution(mixed, shape),) if block.d_conv else ()),
+        *chunked_scan("recurrence", scan, values, state, boundary, shape),
         *linear_out("out_proj", "kept", values, d_model, shape, words),
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.cost.layers.parts import linear_in, linear_out, norm
+from meshwright.cost.layers.parts import chunked_scan, convolution, linear_in, linear_out, norm
 from meshwright.cost.ops import Core, Matmul, Message, Operation, Shape, Stream, Words
 from meshwright.model.records import Mamba1, Mamba2
 
@@ -35,19 +35,8 @@ def mamba2_operations(
         *norm("norm", d_model, shape, words, norm_kernels),
         *linear_in("in_proj", "kept", d_model, width, shape, words),
         Stream("projected", "kept", 0.0, 0.0, (0, 0), saved=2.0 * tokens * width),
-        Stream("conv", "ssm", 4.0 * tokens * mixed, 8.0 * tokens * mixed, (1, 2), saved=2.0 * tokens * mixed),
-        Message("state", "ssm", "cp", "all_gather", boundary * shape.cp, 1.0, 1.0),
-        # The chunked kernel keeps the states in fp32 and is bound by traffic as much as by FLOPs.
-        Stream("states", "ssm", 2.0 * state, 4.0 * state, (4, 6), saved=state, fusible=False),
-        Core("scan", "ssm", scan, 2.5, 64, saved=2.0 * tokens * inner),
-        Stream(
-            "gated_norm",
-            "ssm",
-            6.0 * tokens * inner,
-            10.0 * tokens * inner,
-            (2, 3),
-            saved=2.0 * tokens * inner,
-        ),
+        convolution(mixed, shape),
+        *chunked_scan("scan", scan, inner, state, boundary, shape),
         *linear_out("out_proj", "kept", inner, d_model, shape, words),
     )
 
@@ -69,7 +58,7 @@ def mamba1_operations(
         *norm("norm", d_model, shape, words, norm_kernels),
         *linear_in("in_proj", "kept", d_model, 2.0 * inner, shape, words),
         Stream("projected", "kept", 0.0, 0.0, (0, 0), saved=4.0 * tokens * inner),
-        Stream("conv", "ssm", 4.0 * tokens * inner, 8.0 * tokens * inner, (1, 2), saved=2.0 * tokens * inner),
+        convolution(inner, shape),
         Matmul("x_proj", "ssm", tokens, inner, select, quantised=False),
         Message("x_reduce", "ssm", "tp", "all_reduce", 2.0 * tokens * select, 1.0, 1.0),
         Matmul("dt_proj", "ssm", tokens, block.dt_rank, inner, quantised=False),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words, element_bytes
+from meshwright.cost.ops import Core, Matmul, Message, Operation, Shape, Stream, Words, element_bytes
 from meshwright.strategy.records import Num
 
 
@@ -75,3 +75,26 @@ def linear_out(
     mask = 0.0 if words.flash else stream / 2.0  # dropout of the unfused generation keeps its mask
     add = Stream(name + "_add", "kept", 3.0 * stream, 2.0 * stream, (1, 1), saved=mask)
     return (Matmul(name, module, shape.tokens, width, d_out), *messages, add)
+
+
+def convolution(mixed: Num, shape: Shape) -> Stream:
+    """Short causal convolution of `mixed` channels: read and written forward, twice that backward."""
+    nbytes = 2.0 * shape.tokens * mixed
+    return Stream("conv", "ssm", 2.0 * nbytes, 4.0 * nbytes, (1, 2), saved=nbytes)
+
+
+def chunked_scan(
+    name: str, flops: Num, inner: Num, state: Num, boundary: Num, shape: Shape
+) -> tuple[Operation, ...]:
+    """A recurrence over chunks of tokens and its gated norm; `inner` channels leave it.
+
+    `state` are the bytes of the states between chunks, kept in fp32: the kernel is bound by their traffic as
+    much as by its FLOPs. `boundary` is what one rank sends to the next pieces of the sequence.
+    """
+    out = 2.0 * shape.tokens * inner
+    return (
+        Message("state", "ssm", "cp", "all_gather", boundary * shape.cp, 1.0, 1.0),
+        Stream("states", "ssm", 2.0 * state, 4.0 * state, (4, 6), saved=state, fusible=False),
+        Core(name, "ssm", flops, 2.5, 64, saved=out),
+        Stream("gated_norm", "ssm", 3.0 * out, 5.0 * out, (2, 3), saved=out),
+    )
