@@ -127,7 +127,7 @@ def stage_gib(run: Run) -> list[float]:
         run.cluster.usable_bytes,
     )  # fmt: skip
     peak = sum(v[0] for v in per_class.values()) / GIB
-    order = np.argsort(per_rank.first_rank[0])
+    order = np.argsort(per_rank.fullest_rank[0])
     repeated = [[float(peak[c])] * int(per_rank.multiplicity[0, c]) for c in order]
     return [gib for many in repeated for gib in many]
 

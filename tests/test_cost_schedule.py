@@ -15,13 +15,18 @@ import pytest
 
 from meshwright.checks.layout import SINGLE_CHUNK, TWO_CHUNKS
 from meshwright.cost import schedule
+from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.flops import split_weights
 from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.hardware.cluster import parse
+from meshwright.model.params import block_params
 from meshwright.model.records import Attention, Block, Mlp, Model
 from meshwright.profiles.load import load
+from meshwright.simulate import pipeline
 from meshwright.strategy import records
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.stages import layout_of, split
 from meshwright.work import Work
 
 F, B = 1.0, 2.0  # seconds of a whole stage's forward and backward of one microbatch
@@ -185,6 +190,76 @@ def test_steps_stretch_as_the_simulation_does(word: str, v: int, m: int) -> None
     seconds, _ = simulate(word, 8, v, m)
     # The head of 256 words (a fifth of a layer, beside 16) makes the last stage a little longer.
     assert found.time_s["bubble"] / busy == pytest.approx(seconds / (m * (F + B)) - 1, rel=0.03)
+
+
+# A head that weighs three layers, and rows of layers that no schedule cuts evenly.
+HEADED = replace(TOY, vocab=128_000, pattern=(0,) * 62)
+
+
+@pytest.mark.parametrize("word", schedule.names())
+@pytest.mark.parametrize("pp", [4, 8])
+def test_stages_lie_where_the_route_of_a_microbatch_finds_them(word: str, pp: int) -> None:
+    """The split's layout and the schedule's route are written apart; rank by rank they hold the same."""
+    plan = schedule.load(word)
+    vpp, m = plan.NEEDS.chunks or 3, 2 * pp
+    laid = split(HEADED, pp, vpp, head_weight=2.0, layout=layout_of(word))
+    met = np.zeros_like(laid.counts, dtype=float)
+    for i in range(m):
+        for stage, (rank, _) in enumerate(plan.route(pp, vpp, i, m)):
+            met[rank] += laid.chunks[stage] / m
+    assert met.tolist() == laid.counts.tolist()
+
+
+@pytest.mark.parametrize("word", schedule.names())
+@pytest.mark.parametrize("m", [16, 64])
+def test_steps_of_unequal_stages_are_those_of_the_event_simulation(word: str, m: int) -> None:
+    """Embedding, head and a remainder of layers where each schedule puts them, every pass of every chunk."""
+    pp, cluster = 8, parse("8xh100")
+    vpp = schedule.load(word).NEEDS.chunks or 2
+    strategy = Strategy(dp=1, pp=pp, vpp=vpp, schedule=word, zero=0)  # type: ignore[arg-type]
+    profile = load("megatron-core", cluster.chip)
+    found = evaluate(HEADED, cluster, Work(4096, m), strategy, profile, detail=True)
+    assert found.terms is not None
+    kinds, head = split_weights(HEADED, 4096)
+    laid = split(HEADED, pp, vpp, None, head, 0.0, kinds, layout_of(word))
+    seconds = {"forward": 0.0, "backward_input": 0.0, "backward_weight": 0.0}
+    rows = {row.name: row for row in found.terms.children[2].children}
+    for column, name in enumerate(("layer_0", "embedding", "head")):
+        if name in rows:
+            passes = {leaf.name: leaf.value for leaf in rows[name].children}
+            seconds = {k: v + laid.chunks[:, column] * passes[k] for k, v in seconds.items()}
+    durations = pipeline.Durations(**seconds)  # type: ignore[arg-type]
+    if word == "zb-2p":  # its ranks do not wait for each other between steps
+        simulated = pipeline.period(word, pp, vpp, m, durations)
+    else:
+        simulated = pipeline.run(word, pp, vpp, m, durations).step_time_s
+    beside = sum(found.time_s[name] for name in ("optimizer", "dp", "pp", "other"))
+    assert found.step_time_s - beside == pytest.approx(simulated, rel=0.05)
+
+
+def test_both_ends_of_a_v_stand_on_one_rank() -> None:
+    """Embedding, head and logits on rank 0, whose layers make room for them; a tied embedding once."""
+    cluster = parse("4xh100")
+    profile = load("megatron-core", cluster.chip)
+    tied = replace(HEADED, tied_embeddings=True, pattern=(0,) * 32)
+
+    def fullest(model: Model, word: str, vpp: int) -> Evaluation:
+        strategy = Strategy(
+            dp=1, pp=4, vpp=vpp, schedule=word, zero=0, layers_per_stage=(32 // 4 // vpp,) * 4 * vpp
+        )  # type: ignore[arg-type]
+        return evaluate(model, cluster, Work(4096, 16), strategy, profile)
+
+    ends = HEADED.vocab * HEADED.d_model * 2.0
+    untied = fullest(replace(tied, tied_embeddings=False), "zb-v", 2)
+    once = fullest(tied, "zb-v", 2)
+    assert untied.peak_stage == once.peak_stage == 0
+    assert untied.memory_bytes["params"] - once.memory_bytes["params"] == pytest.approx(ends, rel=1e-6)
+    assert once.memory_bytes["logits"] > 0
+    inner = fullest(tied, "1f1b", 1)  # the two ends on two ranks, each with a copy
+    assert once.memory_bytes["params"] == pytest.approx(inner.memory_bytes["params"], rel=1e-3)
+    both = fullest(tied, "dualpipe", 1)  # two stages, of which one has an end
+    layers = sum(block_params(tied.blocks[0], tied).per_rank(1, 1, 1) for _ in range(16)) * 2.0
+    assert both.memory_bytes["params"] == pytest.approx(layers + ends, rel=1e-3)
 
 
 def test_an_uneven_last_stage_is_waited_for() -> None:

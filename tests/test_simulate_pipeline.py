@@ -332,7 +332,7 @@ def test_durations_that_cannot_be_are_refused_with_every_fault() -> None:
 @pytest.mark.parametrize(
     ("word", "p", "v", "m", "said"),
     [
-        ("dualpipe", 3, 2, 5, ("vpp is 2", "pp 3 is odd", "5 / 2", "2 x pp 3 = 6")),
+        ("dualpipe", 3, 2, 5, ("vpp is 2", "pp 3 / 2", "5 / 2 is not whole; needs 2 x pp 3 = 6")),
         ("dualpipev", 4, 1, 7, ("vpp is 1", "2 x pp 4 = 8")),
         ("interleaved-1f1b", 4, 2, 6, ("6 / pp 4",)),
         ("v-min", 4, 3, 8, ("vpp is 3",)),

@@ -130,7 +130,7 @@ def test_classes_gather_back_to_the_splits():
         held = (found.counts[row] * found.multiplicity[row][:, None]).sum(axis=0)
         assert held.tolist() == laid.counts.sum(axis=0).tolist()
         for c in np.flatnonzero(found.multiplicity[row]):
-            rank = found.first_rank[row, c]
+            rank = found.fullest_rank[row, c]
             assert (laid.counts[rank] == found.counts[row, c]).all()
             assert not any((laid.counts[r] == found.counts[row, c]).all() for r in range(rank))
     assert (found.counts[found.multiplicity == 0] == 0).all()

@@ -22,11 +22,19 @@ from meshwright.checks.layout import (
     ExpertRanks,
     ListedLayers,
     NoExperts,
+    PairedRanks,
     Product,
     ShardGroup,
     Stages,
 )
-from meshwright.checks.pieces import Batch, Context, ContextHeads, InterleavedMicrobatches, SequenceParallel
+from meshwright.checks.pieces import (
+    Batch,
+    Context,
+    ContextHeads,
+    FilledPipeline,
+    InterleavedMicrobatches,
+    SequenceParallel,
+)
 from meshwright.checks.rule import Mask, Rule
 from meshwright.checks.widths import FeedForward, Heads, KeyValueHeads, ReplicatedKeyValues, Vocabulary
 from meshwright.cost.evaluation import Evaluation
@@ -41,7 +49,8 @@ __all__ = ["RULES", "Mask", "Rule", "illegal", "run"]
 
 RULES: tuple[Rule, ...] = (
     Product(), Heads(), KeyValueHeads(), FeedForward(), NoExperts(), ExpertCount(), ExpertRanks(),
-    Batch(), InterleavedMicrobatches(), Stages(), ListedLayers(), ChunksOfSchedule(), ChunksWithoutPipeline(),
+    Batch(), InterleavedMicrobatches(), FilledPipeline(), Stages(), ListedLayers(), ChunksOfSchedule(),
+    PairedRanks(), ChunksWithoutPipeline(),
     Context(), SequenceParallel(), ContextHeads(), ShardGroup(), Precision(),
     ReplicatedKeyValues(), Vocabulary(), UselessSequenceParallel(), WholeUnderPipeline(),
     TensorAcrossDomain(), NothingToRecompute(),

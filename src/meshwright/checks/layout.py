@@ -6,14 +6,16 @@ import numpy as np
 
 from meshwright.checks.rule import Mask, Rule, divisors, indivisible, listed, mask, nearest_divisors
 from meshwright.checks.shapes import moe
+from meshwright.cost.schedule import load
+from meshwright.cost.schedule.actions import ranks_fault
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.strategy.records import Strategy
-from meshwright.strategy.stages import layout_fault, most_virtual_stages
+from meshwright.strategy.stages import V_SHAPED, layout_fault, most_virtual_stages
 from meshwright.work import Work
 
 SINGLE_CHUNK = frozenset({"gpipe", "1f1b", "zb-1p", "zb-2p", "dualpipe"})
-TWO_CHUNKS = frozenset({"zb-v", "v-half", "v-min", "dualpipev"})
+TWO_CHUNKS = V_SHAPED
 
 
 class Product(Rule):
@@ -96,6 +98,22 @@ class ChunksOfSchedule(Rule):
         if word in TWO_CHUNKS:
             return f"{word} runs 2 chunks a rank, but vpp is {vpp}", "use vpp 2"
         return f"{word} needs 2 chunks a rank or more, but vpp is {vpp}", "use 1f1b, or vpp 2"
+
+
+class PairedRanks(Rule):
+    """Streams from both ends meet in the middle of an even number of ranks."""
+
+    code, reason, where = "MW134", "pp does not suit the schedule", "pp, schedule"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        return mask(~load(strategy.schedule).NEEDS.by_pp(strategy.pp))
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        needs, pp = load(strategy.schedule).NEEDS, int(strategy.pp)
+        said, _ = ranks_fault(needs, pp)
+        legal = [d for d in divisors(cluster.n_chips) if d % needs.ranks == 0]
+        near = [d for d in legal if d < pp][-1:] + [d for d in legal if d > pp][:1]
+        return f"{strategy.schedule} {said}", f"try {listed(near, 'pp')}" if near else "use 1f1b"
 
 
 class ChunksWithoutPipeline(Rule):

@@ -10,6 +10,8 @@ import numpy as np
 from meshwright.checks.rule import Mask, Rule, indivisible, listed, mask, nearest_divisors
 from meshwright.checks.shapes import attention_heads
 from meshwright.checks.widths import neither_divides
+from meshwright.cost.schedule import load
+from meshwright.cost.schedule.actions import microbatches_fault
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.strategy.records import Strategy
@@ -47,7 +49,7 @@ class InterleavedMicrobatches(Rule):
     code, reason, where = "MW121", "interleaving needs microbatches in multiples of pp", "microbatch_size, pp"
 
     def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
-        if strategy.schedule != "interleaved-1f1b":
+        if not load(strategy.schedule).NEEDS.rounds:
             return mask(False)
         return indivisible(microbatches(work, strategy), strategy.pp)
 
@@ -60,6 +62,33 @@ class InterleavedMicrobatches(Rule):
             f"{strategy.microbatch_size}) = {m} microbatches, not a multiple of pp {pp}: "
             f"{m} / {pp} = {m / pp:.4g}",
             f"try 1f1b with vpp 1, or global batch {above * per_rank} ({above} microbatches)",
+        )
+
+
+class FilledPipeline(Rule):
+    """Two streams that meet need enough microbatches to fill the pipeline from both ends, shared evenly."""
+
+    code, reason, where = (
+        "MW122",
+        "too few or uneven microbatches for the schedule",
+        "microbatch_size, schedule",
+    )
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        needs = load(strategy.schedule).NEEDS
+        if needs.rounds:  # MW121 speaks of it
+            return mask(False)
+        return mask(~needs.by_microbatches(strategy.pp, microbatches(work, strategy)))
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        needs, pp = load(strategy.schedule).NEEDS, int(strategy.pp)
+        m, per_rank = int(microbatches(work, strategy)), int(strategy.dp) * int(strategy.microbatch_size)
+        said, _ = microbatches_fault(needs, pp, m)
+        wanted = needs.enough(pp, m)
+        return (
+            f"{strategy.schedule} {said} (global batch {work.global_batch_size} / (dp {strategy.dp} x "
+            f"microbatch_size {strategy.microbatch_size}) = {m})",
+            f"try global batch {wanted * per_rank} ({wanted} microbatches), or schedule 1f1b with vpp 1",
         )
 
 

@@ -68,7 +68,7 @@ def categories(
     gathered = _gathered(model, strategy, profile, stages, spans, finetune)
 
     in_flight = schedule.in_flight(
-        stages.first_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
+        stages.fullest_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
     )
     activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
     shape = shape_of(

@@ -27,7 +27,7 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.records import Strategy
-from meshwright.strategy.stages import stage_classes
+from meshwright.strategy.stages import layout_of, stage_classes
 from meshwright.work import Work
 
 __all__ = ["Pipelines", "Stages", "loss_word", "over_classes", "pipelines", "stage_costs", "stages"]
@@ -40,7 +40,7 @@ IntArray = npt.NDArray[np.int64]
 class Pipelines:
     """The stage classes of each distinct (pp, vpp), and the parameters that their ranks hold.
 
-    `counts` [kinds, C, u] layers of each kind and ends on a rank of the class; `multiplicity`, `first_rank`
+    `counts` [kinds, C, u] layers of each kind and ends on a rank of the class; `multiplicity`, `fullest_rank`
     [C, u] as in `strategy.stages.Classes`. `dense`, `largest_dense` [C, u * tp] are parameters of a rank and
     of its largest layer, `expert`, `largest_expert` [C, u * experts].
     """
@@ -50,7 +50,7 @@ class Pipelines:
     experts: Distinct
     counts: Array
     multiplicity: Array
-    first_rank: Array
+    fullest_rank: Array
     dense: Array
     largest_dense: Array
     expert: Array
@@ -68,7 +68,7 @@ class Pipelines:
 
     def cut(self, classes: int) -> Pipelines:
         """For pairs with no more than so many classes."""
-        names = ("multiplicity", "first_rank", "dense", "largest_dense", "expert", "largest_expert")
+        names = ("multiplicity", "fullest_rank", "dense", "largest_dense", "expert", "largest_expert")
         arrays: dict[str, Any] = {name: getattr(self, name)[:classes] for name in names}
         return replace(self, counts=self.counts[:, :classes], **arrays)
 
@@ -105,7 +105,7 @@ class Stages:
     live: Any = 0.0  # bytes, the largest layer's working set
     head: Any = 0.0  # 1 where the class holds the head
     multiplicity: Any = 1.0
-    first_rank: Any = 0.0
+    fullest_rank: Any = 0.0
     rows: dict[str, LayerCost] = field(default_factory=dict)
 
 
@@ -138,13 +138,14 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
     pairs, tps, experts = many.distinct("pp", "vpp"), many.axis("tp"), many.distinct("ep", "etp")
     weights, head = split_weights(model, work.seq_len)
     classes = stage_classes(
-        model, pairs.values["pp"], pairs.values["vpp"], strategy.layers_per_stage, head, 0.0, weights
-    )
+        model, pairs.values["pp"], pairs.values["vpp"], strategy.layers_per_stage, head, 0.0, weights,
+        layout_of(strategy.schedule),
+    )  # fmt: skip
     counts = np.ascontiguousarray(classes.counts[classes.index].transpose(2, 1, 0).astype(float))
     kinds = len(model.blocks)
     held = counts.copy()
     if model.tied_embeddings:  # one copy where both ends stand on one rank
-        held[kinds + 1] = np.where(held[kinds] > 0, 0.0, held[kinds + 1])
+        held[kinds] = np.where(held[kinds + 1] > 0, 0.0, held[kinds])
     dense, expert = parameter_table(
         model, tps.values.astype(float), experts.values["ep"].astype(float), experts.values["etp"]
     )
@@ -156,7 +157,7 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
         experts=experts,
         counts=counts,
         multiplicity=np.ascontiguousarray(classes.multiplicity[classes.index].T.astype(float)),
-        first_rank=np.ascontiguousarray(classes.first_rank[classes.index].T.astype(float)),
+        fullest_rank=np.ascontiguousarray(classes.fullest_rank[classes.index].T.astype(float)),
         dense=np.einsum("kcu,kt->cut", held, dense).reshape(c, -1),
         largest_dense=(present[..., None] * dense[:, None, None, :]).max(0).reshape(c, -1),
         expert=np.einsum("kcu,ke->cue", held, expert).reshape(c, -1),
@@ -205,7 +206,7 @@ class Layers:
             if np.ndim(row) or row != 0.0:
                 for c, on in enumerate(on_class):
                     if on is not None:
-                        np.maximum(found[c], np.minimum(on, 1.0) * row, out=found[c])
+                        np.maximum(found[c], (on > 0) * row, out=found[c])
         return found.T
 
     def of(self, chosen: IntArray) -> list[Any]:
@@ -231,7 +232,7 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
         share = over_classes(offload.share(model.n_layers / np.asarray(strategy.pp, float)))
         offloaded = layers.summed("offloaded") * share
         staged = 2.0 * layers.largest("offloaded") * (np.asarray(share) > 0)
-    heads = np.minimum(lines.counts[len(model.blocks) + 1], 1.0)
+    heads = (lines.counts[len(model.blocks) + 1] > 0) * 1.0
     return Stages(
         dense=lines.dense.take(where.dense, axis=1).T,
         expert=lines.expert.take(where.expert, axis=1).T,
@@ -243,7 +244,7 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
         live=layers.largest("live"),
         head=heads.take(where.pair, axis=1).T,
         multiplicity=lines.multiplicity.take(where.pair, axis=1).T,
-        first_rank=lines.first_rank.take(where.pair, axis=1).T,
+        fullest_rank=lines.fullest_rank.take(where.pair, axis=1).T,
         rows=layers.table.rows,
     )
 

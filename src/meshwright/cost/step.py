@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,11 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.stages import Layout, layout_of
 from meshwright.work import Work
 
 IntArray = npt.NDArray[np.int64]
 
-_schedule = cache(schedule.load)
 CHUNK = 8192  # candidates at a time: their arrays stay in the cache
 _TIMES = ("tp", "cp", "ep", "recompute", "host")  # read off the slowest stage's layers
 
@@ -52,10 +51,19 @@ class Shared:
     layers: LayerTable
     lines: Pipelines
     where: Where
+    layout: Layout
 
     def cut(self, part: IntArray) -> Shared:
         """The same for some of the strategies."""
-        return Shared(self.layers.cut(part), self.lines, self.where.cut(part))
+        return replace(self, layers=self.layers.cut(part), where=self.where.cut(part))
+
+    def laid(self, model: Model, work: Work, strategy: Strategy, many: Candidates) -> Shared:
+        """The same with stages laid as the schedule of `strategy` wants them."""
+        layout = layout_of(strategy.schedule)
+        if layout == self.layout:
+            return self
+        lines, where = pipelines(model, work, strategy, many)
+        return replace(self, lines=lines, where=where, layout=layout)
 
 
 def shared(
@@ -63,7 +71,8 @@ def shared(
 ) -> Shared:
     """The tables of the strategies whose degrees `many` holds, each in one row."""
     lines, where = pipelines(model, work, strategy, many)
-    return Shared(layer_table(model, cluster, work, strategy, profile, many), lines, where)
+    table = layer_table(model, cluster, work, strategy, profile, many)
+    return Shared(table, lines, where, layout_of(strategy.schedule))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +138,8 @@ def evaluate(
     by_class = numbers_over_classes(profile)
     many = candidates(flat, n)
     known = known or shared(model, cluster, flat_work, flat, profile, many)
-    lines = known.lines.held(_schedule(strategy.schedule).PARAMETERS_HELD)
+    known = known.laid(model, flat_work, flat, many)
+    lines = known.lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
     trained = trained_share(model, strategy.finetune)
     sent = groups(cluster, flat_work, flat, by_class, lines, known.where, many, trained)
     tables = _Tables(known.layers, lines, sent, known.layers.grid.places, known.where)
@@ -157,7 +167,7 @@ def _passed(
     model: Model, cluster: Cluster, work: Work, profile: Profile, strategy: Strategy, tables: _Tables, n: int
 ) -> _Pass:
     """Time and memory of n candidates, each number [n]; `profile` has an axis for classes."""
-    plan = _schedule(strategy.schedule)
+    plan = schedule.load(strategy.schedule)
     layers = Layers(tables.lines, tables.where, tables.layers, tables.places)
     per_rank = stage_costs(model, strategy, tables.lines, tables.where, layers)
     reach = tables.groups.spans()
@@ -185,7 +195,7 @@ def _passed(
     for name in MEMORY_KEYS:
         numbers[name] = fullest.of(held[name])
         peak = peak + numbers[name]
-    numbers |= {"peak": peak, "kept": fullest.of(kept), "stage": fullest.of(per_rank.first_rank)}
+    numbers |= {"peak": peak, "kept": fullest.of(kept), "stage": fullest.of(per_rank.fullest_rank)}
     return _Pass(numbers, per_rank, microbatches, host, straggler)
 
 

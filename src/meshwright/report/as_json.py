@@ -120,7 +120,8 @@ def strategy_json(strategy: Strategy, model: Model, seq_len: Any) -> dict[str, A
     laid = listed
     if laid is None and legal:
         kinds, head = split_weights(model, seq_len)
-        laid = stages.split(model, pp, vpp, None, head, 0.0, kinds).layers_per_stage
+        layout = stages.layout_of(strategy.schedule)
+        laid = stages.split(model, pp, vpp, None, head, 0.0, kinds, layout).layers_per_stage
     named["stages"] = None if laid is None else list(laid)
     return named
 

@@ -24,7 +24,7 @@ from meshwright.work import Work
 BARE_SELECTIVE = "selective:core_attn"
 
 # Rules that only repeat, for a dp that nobody gave, that the other degrees do not fit the chips.
-FOLLOWS_FROM_DP = frozenset({"MW101", "MW114", "MW120", "MW121", "MW160"})
+FOLLOWS_FROM_DP = frozenset({"MW101", "MW114", "MW120", "MW121", "MW122", "MW160"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,10 @@
 """How layers fall on pipeline stages, as small integer matrices: stage (or class of stages) x layer kind.
 
-Virtual stage i is chunk i // pp of rank i % pp, and layers are dealt to virtual stages in order. The columns
-of every matrix are the model's block kinds, then embedding, head and multi-token-prediction layers.
+Layers are dealt to virtual stages in order, and a schedule's layout says which rank holds which: round and
+round (virtual stage i is chunk i // pp of rank i % pp), in a V (down the ranks in chunk 0 and up again in
+chunk 1, so that rank 0 holds both ends of the model), or both ways (rank r holds stages r and pp - 1 - r,
+each for half of the microbatches). The columns of every matrix are the model's block kinds, then embedding,
+head and multi-token-prediction layers.
 
 Two things are counted where they are used, not where they are stored. A tied embedding has its column on
 both ends of a pipeline: the first rank looks it up and the last one multiplies by it, and each holds a copy
@@ -15,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -24,15 +27,22 @@ from meshwright.errors import Diagnostic, InputError
 from meshwright.model.records import Model
 
 IntArray = npt.NDArray[np.int64]
+Counts = npt.NDArray[Any]  # whole numbers; halves where stages lie both ways
+Layout = Literal["round", "v", "both-ways"]
+
+V_SHAPED = frozenset({"zb-v", "v-half", "v-min", "dualpipev"})
+BOTH_WAYS = frozenset({"dualpipe"})
 
 EXTRA_COLUMNS = ("embedding", "head", "mtp")
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """`counts` [pp, kinds + 3]: what each rank holds, its chunks summed; `chunks` [pp * vpp, kinds + 3]."""
+    """`counts` [pp, kinds + 3]: what a microbatch meets on each rank, its chunks summed; `chunks`
+    [pp * vpp, kinds + 3] what each virtual stage is. Under a layout that goes both ways half of the
+    microbatches meet either of a rank's stages: `counts` is their mean, and the rank holds twice as much."""
 
-    counts: IntArray
+    counts: Counts
     chunks: IntArray
 
     @property
@@ -45,17 +55,26 @@ class Split:
 class Classes:
     """Distinct stages of many (pp, vpp) pairs, padded to the widest pair.
 
-    `counts` [u, C, kinds + 3]; `first_rank` [u, C] is the earliest rank of the class, which has the most
-    activations in flight; `multiplicity` [u, C] ranks of the class (0: padding, whose counts are 0);
-    `index` [n] maps candidates to pairs.
+    `counts` [u, C, kinds + 3]; `fullest_rank` [u, C] is the rank of the class with the most activations in
+    flight (the earliest, in a V the last); `multiplicity` [u, C] ranks of the class (0: padding, whose counts
+    are 0); `index` [n] maps candidates to pairs.
     """
 
     pp: IntArray
     vpp: IntArray
-    counts: IntArray
-    first_rank: IntArray
+    counts: Counts
+    fullest_rank: IntArray
     multiplicity: IntArray
     index: IntArray
+
+
+def layout_of(schedule: str) -> Layout:
+    """How the schedule of that name lays stages over ranks.
+
+    >>> layout_of("zb-v"), layout_of("1f1b")
+    ('v', 'round')
+    """
+    return "v" if schedule in V_SHAPED else "both-ways" if schedule in BOTH_WAYS else "round"
 
 
 def most_virtual_stages(model: Model) -> int:
@@ -71,15 +90,17 @@ def split(
     head_weight: float = 0.0,
     embedding_weight: float = 0.0,
     kind_weights: tuple[float, ...] | None = None,
+    layout: Layout = "round",
 ) -> Split:
     """The stages of `model` under `pp` ranks of `vpp` chunks.
 
     `layers_per_stage` (decoder layers of each virtual stage) is taken as it is. Without it the largest rank
-    is made as small as it can be, where a layer of kind k weighs `kind_weights[k]` (or 1), the last rank
-    carries `head_weight` besides its layers (head, loss, multi-token prediction) and the first one
-    `embedding_weight`. Layers that remain go to inner ranks first, the later ones (fewer activations in
-    flight) before the earlier, and to the last rank last of all. Exact where all layers weigh the same or
-    vpp = 1; otherwise the layers count as equal.
+    is made as small as it can be, where a layer of kind k weighs `kind_weights[k]` (or 1), the rank of the
+    last virtual stage carries `head_weight` besides its layers (head, loss, multi-token prediction) and the
+    first one `embedding_weight`. Layers that remain go to inner ranks first, the later ones (fewer
+    activations in flight) before the earlier, and to the rank of the head last of all. Exact where all layers
+    weigh the same or vpp = 1 (both ways: the largest stage, not the largest pair); otherwise the layers count
+    as equal.
 
     Raises InputError, with the arithmetic, where the layers cannot be laid out so.
     """
@@ -91,6 +112,7 @@ def split(
         float(head_weight),
         float(embedding_weight),
         kind_weights,
+        layout,
     )
 
 
@@ -102,6 +124,7 @@ def stage_classes(
     head_weight: float = 0.0,
     embedding_weight: float = 0.0,
     kind_weights: tuple[float, ...] | None = None,
+    layout: Layout = "round",
 ) -> Classes:
     """The distinct stages of every (pp, vpp) pair in two arrays, which broadcast (see `split`)."""
     pp_n, vpp_n = (np.atleast_1d(a).ravel() for a in np.broadcast_arrays(pp, vpp))
@@ -109,15 +132,15 @@ def stage_classes(
     codes, index = np.unique(pp_n.astype(np.int64) * radix + vpp_n.astype(np.int64), return_inverse=True)
     pairs = np.stack([codes // radix, codes % radix])
     width = len(model.blocks) + len(EXTRA_COLUMNS)
-    weights = (float(head_weight), float(embedding_weight), kind_weights)
+    weights = (float(head_weight), float(embedding_weight), kind_weights, layout)
     per_pair = [_classes_of(model, int(p), int(v), layers_per_stage, *weights) for p, v in pairs.T]
     u, widest = len(per_pair), max((len(rows) for rows, *_ in per_pair), default=1)
-    counts = np.zeros((u, widest, width), np.int64)
-    first_rank, multiplicity = (np.zeros((u, widest), np.int64) for _ in range(2))
+    counts = np.zeros((u, widest, width), float if layout == "both-ways" else np.int64)
+    fullest_rank, multiplicity = (np.zeros((u, widest), np.int64) for _ in range(2))
     for i, (rows, first, times) in enumerate(per_pair):
         c = len(rows)
-        counts[i, :c], first_rank[i, :c], multiplicity[i, :c] = rows, first, times
-    return Classes(pairs[0], pairs[1], counts, first_rank, multiplicity, np.asarray(index).ravel())
+        counts[i, :c], fullest_rank[i, :c], multiplicity[i, :c] = rows, first, times
+    return Classes(pairs[0], pairs[1], counts, fullest_rank, multiplicity, np.asarray(index).ravel())
 
 
 def layout_fault(
@@ -173,6 +196,7 @@ def _split(
     head_weight: float,
     embedding_weight: float,
     kind_weights: tuple[float, ...] | None,
+    layout: Layout,
 ) -> Split:
     if pp < 1 or vpp < 1:
         raise InputError(Diagnostic("MW130", f"pp {pp} and vpp {vpp} must be 1 or more", where="pp, vpp"))
@@ -187,7 +211,8 @@ def _split(
             )
         else:
             unit = float(np.mean([weights[k] for k in model.pattern])) or 1.0
-            sizes = _balanced_equal(model.n_layers, pp, vpp, embedding_weight / unit, head_weight / unit)
+            ends = (embedding_weight / unit, head_weight / unit)
+            sizes = _balanced_equal(model.n_layers, pp, vpp, *ends, v_shaped=layout == "v")
     else:
         sizes = list(layers_per_stage)
     kinds = len(model.blocks)
@@ -196,27 +221,41 @@ def _split(
     chunks[0, kinds] = 1
     chunks[-1, kinds + 1] = 1
     chunks[-1, kinds + 2] = model.mtp_layers
-    counts = chunks.reshape(vpp, pp, -1).sum(axis=0)
+    counts: Counts = _by_chunk(chunks, pp, layout).sum(axis=0)
+    if layout == "both-ways":
+        counts = (counts + counts[::-1]) / 2.0
     # The cache hands the same arrays to every caller.
     chunks.setflags(write=False)
     counts.setflags(write=False)
     return Split(counts, chunks)
 
 
-def _balanced_equal(n_layers: int, pp: int, vpp: int, first: float, last: float) -> list[int]:
+def _by_chunk(stages: IntArray, pp: int, layout: Layout) -> IntArray:
+    """Rows of virtual stages in model order as [chunk, rank, ...]; it is its own inverse on such rows."""
+    rows = stages.reshape(-1, pp, *stages.shape[1:]).copy()
+    if layout == "v":
+        rows[1::2] = rows[1::2, ::-1]
+    return rows
+
+
+def _balanced_equal(
+    n_layers: int, pp: int, vpp: int, first: float, last: float, *, v_shaped: bool
+) -> list[int]:
     """Layers of each virtual stage when all weigh 1: each next layer goes to the rank with the least.
 
     Giving unit items to the least loaded rank, each rank holding at least its minimum, minimises the maximum.
     """
     ranks = np.full(pp, vpp, np.int64)
-    ranks[-1] -= 1  # the end chunks may hold embedding or head alone
+    end = 0 if v_shaped else pp - 1  # the rank of the head
+    ranks[end] -= 1  # the end chunks may hold embedding or head alone
     if pp > 1:
         ranks[0] -= 1
     spare = n_layers - int(ranks.sum())
     load = ranks.astype(float)
     load[0] += first
-    load[-1] += last
-    preference = [pp - 1, *range(pp - 2, 0, -1), pp][:pp]  # inner ranks from the back, rank 0, the last
+    load[end] += last
+    # Inner ranks from the back, rank 0, the rank of the head.
+    preference = [pp, *range(pp - 1, 0, -1)] if v_shaped else [pp - 1, *range(pp - 2, 0, -1), pp][:pp]
     heap = [(float(load[r]), preference[r], r) for r in range(pp)]
     heapify(heap)
     for _ in range(spare):
@@ -228,9 +267,9 @@ def _balanced_equal(n_layers: int, pp: int, vpp: int, first: float, last: float)
         base, extra = divmod(int(ranks[r]), vpp)
         sizes[:, r] = base
         # The chunk beside the embedding or the head is the one that stays small.
-        where = slice(0, extra) if r == pp - 1 and pp > 1 else slice(vpp - extra, vpp)
+        where = slice(0, extra) if r == end and pp > 1 else slice(vpp - extra, vpp)
         sizes[where, r] += 1
-    return [int(n) for n in sizes.ravel()]
+    return [int(n) for n in _by_chunk(sizes.ravel(), pp, "v" if v_shaped else "round").ravel()]
 
 
 def _balanced_contiguous(weights: npt.NDArray[np.float64], pp: int, first: float, last: float) -> list[int]:
@@ -290,8 +329,10 @@ def _classes_of(
     head_weight: float,
     embedding_weight: float,
     kind_weights: tuple[float, ...] | None,
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Distinct rows of a split, their first rank, and how many ranks share them."""
-    laid = split(model, pp, vpp, layers_per_stage, head_weight, embedding_weight, kind_weights)
-    rows, first, times = np.unique(laid.counts, axis=0, return_index=True, return_counts=True)
-    return rows, first, times
+    layout: Layout,
+) -> tuple[Counts, IntArray, IntArray]:
+    """Distinct rows of a split, their fullest rank, and how many ranks share them."""
+    laid = split(model, pp, vpp, layers_per_stage, head_weight, embedding_weight, kind_weights, layout)
+    counts = laid.counts[::-1] if layout == "v" else laid.counts
+    rows, first, times = np.unique(counts, axis=0, return_index=True, return_counts=True)
+    return rows, pp - 1 - first if layout == "v" else first, times

@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
 
-from meshwright.cost.schedule.actions import Order, Route
+from meshwright.cost.schedule.actions import Needs, Order, Route
 from meshwright.errors import Diagnostic, InputError
 
 _PREFIX = "the_"
@@ -27,11 +28,12 @@ class Schedule(Protocol):
     does not exist for these numbers. `route(pp, vpp, microbatch, microbatches)`: the (rank, chunk) pairs
     that a microbatch runs through.
     `P2P_EXPOSED`: share of each send that stands in the way of compute. `PARAMETERS_HELD`: stages' worth of
-    parameters that each rank holds.
+    parameters that each rank holds. `NEEDS`: what it asks of pp, vpp and the microbatches.
     """
 
     P2P_EXPOSED: float
     PARAMETERS_HELD: float
+    NEEDS: Needs
 
     def bubble(
         self, forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = ..., microbatches: Any = ...
@@ -50,6 +52,7 @@ def names() -> tuple[str, ...]:
     return tuple(name.removeprefix(_PREFIX).replace("_", "-") for name in files)
 
 
+@cache
 def load(word: str) -> Schedule:
     """The schedule called `word`. Raises InputError naming those that exist."""
     if word not in names():

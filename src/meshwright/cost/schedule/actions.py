@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from meshwright.errors import Diagnostic, InputError
 
@@ -66,26 +68,81 @@ def both_ways(pp: int, vpp: int, microbatch: int, microbatches: int) -> Route:
     return tuple((rank, 1) for rank in reversed(range(pp)))
 
 
-def require(word: str, pp: int, vpp: int, microbatches: int, *rules: tuple[bool, str, str]) -> None:
-    """Raise InputError with every fault of a request for `word`'s action list.
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a schedule asks of its numbers. The methods broadcast: True where it is met.
 
-    `rules` are (holds, what is wrong where it does not, hint); degrees below 1 are always faults.
+    `chunks` a rank (None: any number), `ranks` and `microbatches` what pp and the microbatches are multiples
+    of, `rounds` whether microbatches also go round in groups of pp, `fill` how many of them for each rank it
+    takes to fill the pipeline.
     """
-    small = [
-        (value >= 1, f"{name} is {value}, less than 1", f"give {name} 1 or more")
-        for name, value in (("pp", pp), ("vpp", vpp), ("microbatches", microbatches))
-    ]
-    # A rule's arithmetic means nothing where a number is not a degree.
-    judged = [*small, *(rules if all(ok for ok, *_ in small) else ())]
+
+    chunks: int | None = 1
+    ranks: int = 1
+    microbatches: int = 1
+    rounds: bool = False
+    fill: int = 0
+
+    def by_pp(self, pp: Any) -> Any:
+        """Whether pp is a multiple of `ranks`."""
+        return np.asarray(pp) % self.ranks == 0
+
+    def by_microbatches(self, pp: Any, microbatches: Any) -> Any:
+        """Whether there are enough microbatches, in whole groups."""
+        whole = np.asarray(microbatches) % self.group(pp) == 0
+        return whole & (np.asarray(microbatches) >= self.fill * np.asarray(pp))
+
+    def group(self, pp: Any) -> Any:
+        """What the microbatches must be a multiple of."""
+        return np.lcm(self.microbatches, np.asarray(pp) if self.rounds else 1)
+
+    def enough(self, pp: int, microbatches: int) -> int:
+        """The fewest microbatches, no fewer than these, that suit."""
+        group = int(self.group(pp))
+        return -(-max(microbatches, self.fill * pp, 1) // group) * group
+
+
+def require(word: str, needs: Needs, pp: int, vpp: int, microbatches: int) -> None:
+    """Raise InputError with every fault of a request for `word`'s action list."""
     faults = [
-        Diagnostic("MW155", f"{word}: {message}", where="schedule", hint=hint)
-        for holds, message, hint in judged
-        if not holds
+        (f"{name} is {value}, less than 1", f"give {name} 1 or more")
+        for name, value in (("pp", pp), ("vpp", vpp), ("microbatches", microbatches))
+        if value < 1
     ]
+    if not faults:  # arithmetic means nothing where a number is not a degree
+        if needs.chunks not in (None, vpp):
+            faults.append(
+                (f"runs {needs.chunks} chunk(s) a rank, but vpp is {vpp}", f"use vpp {needs.chunks}")
+            )
+        if not needs.by_pp(pp):
+            faults.append(ranks_fault(needs, pp))
+        if not needs.by_microbatches(pp, microbatches):
+            faults.append(microbatches_fault(needs, pp, microbatches))
     if faults:
-        raise InputError(*faults)
+        raise InputError(
+            *(Diagnostic("MW155", f"{word}: {said}", where="schedule", hint=hint) for said, hint in faults)
+        )
 
 
-def chunks_are(expected: int, vpp: int) -> tuple[bool, str, str]:
-    """The rule that a schedule runs `expected` chunks a rank."""
-    return vpp == expected, f"runs {expected} chunk(s) a rank, but vpp is {vpp}", f"use vpp {expected}"
+def ranks_fault(needs: Needs, pp: int) -> tuple[str, str]:
+    """What is wrong with `pp`, and a hint."""
+    up = -(-pp // needs.ranks) * needs.ranks
+    return f"pairs the ranks from both ends, but pp {pp} / {needs.ranks} is not whole", f"use pp {up}"
+
+
+def microbatches_fault(needs: Needs, pp: int, microbatches: int) -> tuple[str, str]:
+    """What is wrong with the number of microbatches, and a hint."""
+    said = []
+    if needs.rounds and microbatches % pp:
+        said.append(f"microbatches go round in groups of pp, but {microbatches} / pp {pp} is not whole")
+    if microbatches % needs.microbatches:
+        said.append(
+            f"each of {needs.microbatches} streams takes its share of the microbatches, but "
+            f"{microbatches} / {needs.microbatches} is not whole"
+        )
+    if microbatches < needs.fill * pp:
+        said.append(
+            f"needs {needs.fill} x pp {pp} = {needs.fill * pp} microbatches or more, but there are "
+            f"{microbatches}"
+        )
+    return "; ".join(said), f"use {needs.enough(pp, microbatches)} microbatches"

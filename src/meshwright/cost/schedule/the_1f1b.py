@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Action, Order, chunks_are, looping, require
+from meshwright.cost.schedule.actions import Action, Needs, Order, looping, require
 from meshwright.cost.schedule.alternating import alternate
 
 P2P_EXPOSED = 1.0  # sends and receives are waited for before the next pass
 PARAMETERS_HELD = 1.0
+NEEDS = Needs()
 route = looping
 
 
@@ -35,7 +36,7 @@ def actions(pp: int, vpp: int, microbatches: int) -> Order:
     >>> print(*actions(2, 1, 2)[0])
     F0.0 F1.0 B0.0 B1.0
     """
-    require("1f1b", pp, vpp, microbatches, chunks_are(1, vpp))
+    require("1f1b", NEEDS, pp, vpp, microbatches)
     forward = [Action("F", 0, i) for i in range(microbatches)]
     backward = [Action("B", 0, i) for i in range(microbatches)]
     return tuple(alternate(forward, backward, pp - rank - 1) for rank in range(pp))

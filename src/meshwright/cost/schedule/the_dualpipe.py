@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Order, both_ways, chunks_are, require
+from meshwright.cost.schedule.actions import Needs, Order, both_ways, require
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
 PARAMETERS_HELD = 2.0
+# The two streams meet in the middle, and each takes half of the microbatches. Source: the published
+# schedule asserts an even number of ranks, and of chunks at least twice as many.
+NEEDS = Needs(ranks=2, microbatches=2, fill=2)
 route = both_ways
 
 
@@ -40,20 +43,7 @@ def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:
     """Eight phases (see `two_way`); the down stream has the first half of the microbatches."""
-    require(
-        "dualpipe", pp, vpp, microbatches, chunks_are(1, vpp),
-        (pp % 2 == 0, f"the two streams meet in the middle, but pp {pp} is odd", f"use pp {pp + 1}"),
-        (
-            microbatches % 2 == 0,
-            f"each stream takes half of the microbatches, but {microbatches} / 2 is not whole",
-            f"use {microbatches + 1} microbatches",
-        ),
-        (
-            microbatches >= 2 * pp,
-            f"needs 2 x pp {pp} = {2 * pp} microbatches or more, but there are {microbatches}",
-            f"use {2 * pp} microbatches, or 1f1b",
-        ),
-    )  # fmt: skip
+    require("dualpipe", NEEDS, pp, vpp, microbatches)
     half = microbatches // 2
     down, up = (0, 0), (1, half)
     order = []

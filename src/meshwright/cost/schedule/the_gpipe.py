@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.cost.schedule.actions import Action, Order, chunks_are, looping, require
+from meshwright.cost.schedule.actions import Action, Needs, Order, looping, require
 
 P2P_EXPOSED = 1.0
 PARAMETERS_HELD = 1.0
+NEEDS = Needs()
 route = looping
 
 
@@ -25,7 +26,7 @@ def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:
     """m forwards, then m backwards, the same on every rank."""
-    require("gpipe", pp, vpp, microbatches, chunks_are(1, vpp))
+    require("gpipe", NEEDS, pp, vpp, microbatches)
     forward = tuple(Action("F", 0, i) for i in range(microbatches))
     backward = tuple(Action("B", 0, i) for i in range(microbatches))
     return (forward + backward,) * pp

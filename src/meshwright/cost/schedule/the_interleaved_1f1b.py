@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Action, Order, looping, require
+from meshwright.cost.schedule.actions import Action, Needs, Order, looping, require
 from meshwright.cost.schedule.alternating import alternate
 
 P2P_EXPOSED = 0.3  # sent beside another chunk's pass; the share left is assumed
 PARAMETERS_HELD = 1.0
+NEEDS = Needs(chunks=None, rounds=True)
 route = looping
 
 
@@ -35,15 +36,7 @@ def actions(pp: int, vpp: int, microbatches: int) -> Order:
     >>> print(*actions(2, 2, 2)[1])
     F0.0 F1.0 F0.1 B0.1 F1.1 B1.1 B0.0 B1.0
     """
-    above = -(-microbatches // max(pp, 1)) * pp
-    require(
-        "interleaved-1f1b", pp, vpp, microbatches,
-        (
-            microbatches % max(pp, 1) == 0,
-            f"microbatches go round in groups of pp, but {microbatches} / pp {pp} is not whole",
-            f"use {above} microbatches",
-        ),
-    )  # fmt: skip
+    require("interleaved-1f1b", NEEDS, pp, vpp, microbatches)
     turns = [
         (chunk, i)
         for first in range(0, microbatches, pp)

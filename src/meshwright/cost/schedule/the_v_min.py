@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Order, chunks_are, require, v_shaped
+from meshwright.cost.schedule.actions import Needs, Order, require, v_shaped
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
 P2P_EXPOSED = 1.0  # nothing lies between neighbours: a send is waited for, in simulation even 1.3 of it
 PARAMETERS_HELD = 1.0
+NEEDS = Needs(chunks=2)
 route = v_shaped
 
 _BLOCK = Block(down=1, up=1, back_down=1, back_up=1)
@@ -52,5 +53,5 @@ def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:
     """The repeated block, weight parts moved to where a rank would idle."""
-    require("v-min", pp, vpp, microbatches, chunks_are(2, vpp))
+    require("v-min", NEEDS, pp, vpp, microbatches)
     return tightened(pattern(_BLOCK, pp, microbatches), pp)

@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Order, chunks_are, looping, require
+from meshwright.cost.schedule.actions import Needs, Order, looping, require
 from meshwright.cost.schedule.alternating import split_backward
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
 PARAMETERS_HELD = 1.0
+NEEDS = Needs()
 route = looping
 
 
@@ -48,5 +49,5 @@ def actions(pp: int, vpp: int, microbatches: int) -> Order:
     >>> print(*actions(2, 1, 3)[0])
     F0.0 F1.0 F2.0 I0.0 W0.0 I1.0 W1.0 I2.0 W2.0
     """
-    require("zb-2p", pp, vpp, microbatches, chunks_are(1, vpp))
+    require("zb-2p", NEEDS, pp, vpp, microbatches)
     return split_backward(pp, microbatches, 2)

@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Action, Kind, Order, chunks_are, require, v_shaped
+from meshwright.cost.schedule.actions import Action, Kind, Needs, Order, require, v_shaped
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
 PARAMETERS_HELD = 1.0
+NEEDS = Needs(chunks=2)
 route = v_shaped
 
 
@@ -59,7 +60,7 @@ def actions(pp: int, vpp: int, microbatches: int) -> Order:
     at once. Then both chunks advance by one microbatch in turn. In the drain r pairs of input parts run
     before any weight part, then input parts of chunk 0 with weight parts between.
     """
-    require("zb-v", pp, vpp, microbatches, chunks_are(2, vpp))
+    require("zb-v", NEEDS, pp, vpp, microbatches)
     return tuple(_passes(rank, pp, microbatches) for rank in range(pp))
 
 
