@@ -17,12 +17,14 @@ from meshwright.checks.layout import SINGLE_CHUNK, TWO_CHUNKS
 from meshwright.cost import schedule
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.flops import split_weights
-from meshwright.cost.step import evaluate
+from meshwright.cost.rows import candidates
+from meshwright.cost.step import evaluate, shared
 from meshwright.errors import InputError
 from meshwright.hardware.cluster import parse
 from meshwright.model.params import block_params
-from meshwright.model.records import Attention, Block, Mlp, Model
+from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.profiles.load import load
+from meshwright.search.plan import search
 from meshwright.simulate import pipeline
 from meshwright.strategy import records
 from meshwright.strategy.records import Strategy
@@ -275,3 +277,22 @@ def test_an_uneven_last_stage_is_waited_for() -> None:
         return float(found.step_time_s - found.time_s["optimizer"])
 
     assert step(last) / step(even) == pytest.approx((32 * 44 + 7 * 12) / (32 * 16 + 7 * 16), rel=0.03)
+
+
+def test_dualpipe_hides_expert_traffic_behind_the_other_stream() -> None:
+    """As the switch for it does under another schedule; alone and among many, and in what a search cuts."""
+    model = replace(HEADED, blocks=(Block(Attention(16, 16, 128), Moe(64, 8, 1024)),), pattern=(0,) * 32)
+    cluster = parse("64xh100")
+    profile = load("megatron-core", cluster.chip)
+    plain = Strategy(dp=16, pp=4, ep=16, zero_group=16)
+    joined = replace(plain, schedule="dualpipe")
+    work = Work(4096, 256)
+    shown, hidden = (evaluate(model, cluster, work, s, profile).time_s["ep"] for s in (plain, joined))
+    switched = evaluate(model, cluster, replace(work, options=frozenset({"ep-overlap"})), plain, profile)
+    assert hidden == pytest.approx(switched.time_s["ep"], rel=0.02)
+    assert hidden < 0.5 * shown
+    together = shared(model, cluster, work, plain, profile, candidates(plain, 1))
+    assert evaluate(model, cluster, work, joined, profile, known=together).time_s["ep"] == hidden
+    words = {"schedule": ("1f1b", "dualpipe"), "pp": 4, "tp": 1, "ep": 16, "zero": 1, "recompute": "none"}
+    found = search(model, cluster, work, words | {"microbatch_size": 1, "cp": 1}, profile)
+    assert found.plans[0].strategy.schedule == "dualpipe"

@@ -17,7 +17,7 @@ from meshwright.cost.step import evaluate
 from meshwright.hardware.cluster import parse
 from meshwright.hardware.records import Cluster
 from meshwright.model import presets
-from meshwright.model.params import final_params, mtp_params, total_params
+from meshwright.model.params import mtp_params, total_params
 from meshwright.model.records import Model
 from meshwright.profiles.load import load
 from meshwright.strategy.records import Strategy
@@ -219,19 +219,25 @@ def test_flops_of_a_step() -> None:
 
 @pytest.mark.parametrize("name", presets.names())
 def test_stages_hold_every_parameter(name: str) -> None:
-    """On one chip and over four stages: every parameter once (a tied matrix once more on the other end).
-
-    The final norm is left out of the stages: a few thousand of billions.
+    """On one chip and over four stages: every parameter once; a tied matrix once more where its two ends are
+    on two ranks, everything once more where ranks hold a stage of each way.
     """
     model = presets.load(name)
     profile = load("megatron-core", H100.chip)
     extra = mtp_params(model).total if model.mtp_layers else 0
-    whole = total_params(model) + extra - final_params(model)
+    whole = total_params(model) + extra
     tied = model.vocab * model.d_model if model.tied_embeddings else 0
-    for pp in (1, 4):
-        held = stages(model, H100, Work(4096, 64), Strategy(dp=64 // pp, pp=pp), profile, 1)
+    for word, pp, vpp, copies in (
+        ("1f1b", 1, 1, 0),
+        ("1f1b", 4, 1, 1),
+        ("zb-v", 4, 2, 0),
+        ("dualpipe", 4, 1, 0),
+    ):
+        strategy = Strategy(dp=64 // pp, pp=pp, vpp=vpp, schedule=word)  # type: ignore[arg-type]
+        held = stages(model, H100, Work(4096, 64), strategy, profile, 1)
         total = float(((held.dense + held.expert) * held.multiplicity).sum())
-        assert total == pytest.approx(whole + (tied if pp > 1 else 0), rel=1e-4), pp
+        both_ways = 2 if word == "dualpipe" else 1
+        assert total == pytest.approx(both_ways * (whole + copies * tied), rel=1e-9), word
 
 
 def test_a_shared_block_runs_at_each_of_its_uses() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost import schedule
 from meshwright.cost.adapters import adapted_products
 from meshwright.cost.distinct import Axis, Candidates, Distinct, Values, axis
 from meshwright.cost.layer import NO_OFFLOAD, LayerCost, layer_cost
@@ -61,6 +62,12 @@ def loss_word(work: Work, profile: Profile) -> str:
     if work.options & CHUNKED_LOSS:
         return "chunked"
     return "fused" if profile.framework.fused_loss or work.options & FUSED_LOSS else "whole"
+
+
+def switches(work: Work, strategy: Strategy) -> frozenset[str]:
+    """The run's options, with those that its schedule brings."""
+    joined = schedule.load(strategy.schedule).JOINED
+    return work.options | ({"ep-overlap"} if joined else set())
 
 
 def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:
@@ -200,7 +207,7 @@ def layer_table(
     if np.ndim(work.seq_len):
         work = replace(work, seq_len=_first_axis(work.seq_len))
     profile = with_axes(profile, len(AXES) - 1)
-    words = words_of(work, strategy, profile)
+    words, options = words_of(work, strategy, profile), switches(work, strategy)
     share = _whole_share(model, recompute, on_grid)
     rows: dict[str, LayerCost] = {}
     sums: dict[str, list[Any]] = {name: [] for name in SUMS}
@@ -214,7 +221,7 @@ def layer_table(
         for part, is_whole in ((1.0 - again, False), (again, True)):
             if np.ndim(part) or part > 0.0:
                 row = layer_cost(
-                    ops, words, reach, cluster.chip, profile, word, work.options, offload, whole=is_whole
+                    ops, words, reach, cluster.chip, profile, word, options, offload, whole=is_whole
                 )
                 parts.append((part, row))
         rows[name] = parts[0][1]

@@ -143,9 +143,8 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
     )  # fmt: skip
     counts = np.ascontiguousarray(classes.counts[classes.index].transpose(2, 1, 0).astype(float))
     kinds = len(model.blocks)
-    held = counts.copy()
-    if model.tied_embeddings:  # one copy where both ends stand on one rank
-        held[kinds] = np.where(held[kinds + 1] > 0, 0.0, held[kinds])
+    both_ends = np.minimum(counts[kinds], counts[kinds + 1]) * model.tied_embeddings  # one matrix serves both
+    once = both_ends[..., None] * (model.vocab * model.d_model / tps.values)
     dense, expert = parameter_table(
         model, tps.values.astype(float), experts.values["ep"].astype(float), experts.values["etp"]
     )
@@ -158,9 +157,9 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
         counts=counts,
         multiplicity=np.ascontiguousarray(classes.multiplicity[classes.index].T.astype(float)),
         fullest_rank=np.ascontiguousarray(classes.fullest_rank[classes.index].T.astype(float)),
-        dense=np.einsum("kcu,kt->cut", held, dense).reshape(c, -1),
+        dense=(np.einsum("kcu,kt->cut", counts, dense) - once).reshape(c, -1),
         largest_dense=(present[..., None] * dense[:, None, None, :]).max(0).reshape(c, -1),
-        expert=np.einsum("kcu,ke->cue", held, expert).reshape(c, -1),
+        expert=np.einsum("kcu,ke->cue", counts, expert).reshape(c, -1),
         largest_expert=(present[..., None] * expert[:, None, None, :]).max(0).reshape(c, -1),
     )
     pair = pairs.at

@@ -23,7 +23,7 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.records import Strategy
-from meshwright.strategy.stages import Layout, layout_of
+from meshwright.strategy.stages import layout_of
 from meshwright.work import Work
 
 IntArray = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ class Shared:
     layers: LayerTable
     lines: Pipelines
     where: Where
-    layout: Layout
+    schedule: str  # that the tables were made for
 
     def cut(self, part: IntArray) -> Shared:
         """The same for some of the strategies."""
@@ -59,11 +59,10 @@ class Shared:
 
     def laid(self, model: Model, work: Work, strategy: Strategy, many: Candidates) -> Shared:
         """The same with stages laid as the schedule of `strategy` wants them."""
-        layout = layout_of(strategy.schedule)
-        if layout == self.layout:
+        if layout_of(strategy.schedule) == layout_of(self.schedule):
             return self
         lines, where = pipelines(model, work, strategy, many)
-        return replace(self, lines=lines, where=where, layout=layout)
+        return replace(self, lines=lines, where=where, schedule=strategy.schedule)
 
 
 def shared(
@@ -72,7 +71,7 @@ def shared(
     """The tables of the strategies whose degrees `many` holds, each in one row."""
     lines, where = pipelines(model, work, strategy, many)
     table = layer_table(model, cluster, work, strategy, profile, many)
-    return Shared(table, lines, where, layout_of(strategy.schedule))
+    return Shared(table, lines, where, strategy.schedule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,8 @@ def evaluate(
     flat = _flat(strategy, outer)
     by_class = numbers_over_classes(profile)
     many = candidates(flat, n)
-    known = known or shared(model, cluster, flat_work, flat, profile, many)
+    if known is None or schedule.load(known.schedule).JOINED != schedule.load(flat.schedule).JOINED:
+        known = shared(model, cluster, flat_work, flat, profile, many)
     known = known.laid(model, flat_work, flat, many)
     lines = known.lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
     trained = trained_share(model, strategy.finetune)

@@ -15,6 +15,7 @@ from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.flops import model_flops
 from meshwright.cost.rows import candidates
+from meshwright.cost.schedule import load as load_schedule
 from meshwright.cost.step import evaluate, shared
 from meshwright.search.bounds import (
     Held,
@@ -180,7 +181,7 @@ def _times(request: Request, space: Space, words: Words) -> FloatArray:
 
 def _floors(request: Request, space: Space, families: list[Family], limits: Limits) -> list[FloatArray]:
     """Seconds that a step of each family's rows takes at least: nothing recomputed, so under any word."""
-    words = replace(families[0].words, recompute="none")
+    words = replace(_hiding(families).words, recompute="none")
     shapes, cells = _shapes(space, families)
     busy = busy_seconds(request, space.strategy(words, {"dp": 1}, 1), shapes)
     if busy is not None:
@@ -192,6 +193,11 @@ def _floors(request: Request, space: Space, families: list[Family], limits: Limi
         )
         for family in families
     ]
+
+
+def _hiding(families: list[Family]) -> Family:
+    """The family whose layers are quickest: of a schedule that hides expert traffic, where there is one."""
+    return max(families, key=lambda family: load_schedule(family.words.schedule).JOINED)
 
 
 def _shapes(space: Space, families: list[Family]) -> tuple[Candidates, list[IntArray]]:
@@ -310,7 +316,7 @@ def _scan_round(
     if not kept.any():
         return
     union, at = np.flatnonzero(kept), np.cumsum(kept) - 1  # rows of the tables, and each row's place there
-    every = _strategies(space, families[0].shards[0], recompute, degrees, some, union)
+    every = _strategies(space, _hiding(families).shards[0], recompute, degrees, some, union)
     known = shared(r.model, r.cluster, r.work, every, r.profile, candidates(every, len(union)))
     floor = np.zeros(len(some))
     floor[union] = times[union] * seconds_of(known.layers)

@@ -28,11 +28,13 @@ class Schedule(Protocol):
     does not exist for these numbers. `route(pp, vpp, microbatch, microbatches)`: the (rank, chunk) pairs
     that a microbatch runs through.
     `P2P_EXPOSED`: share of each send that stands in the way of compute. `PARAMETERS_HELD`: stages' worth of
-    parameters that each rank holds. `NEEDS`: what it asks of pp, vpp and the microbatches.
+    parameters that each rank holds. `JOINED`: forwards run beside backwards of another microbatch, whose
+    expert traffic they hide. `NEEDS`: what it asks of pp, vpp and the microbatches.
     """
 
     P2P_EXPOSED: float
     PARAMETERS_HELD: float
+    JOINED: bool
     NEEDS: Needs
 
     def bubble(

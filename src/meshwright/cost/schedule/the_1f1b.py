@@ -14,6 +14,7 @@ from meshwright.cost.schedule.alternating import alternate
 
 P2P_EXPOSED = 1.0  # sends and receives are waited for before the next pass
 PARAMETERS_HELD = 1.0
+JOINED = False
 NEEDS = Needs()
 route = looping
 

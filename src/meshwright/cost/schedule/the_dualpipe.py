@@ -16,6 +16,7 @@ from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
 PARAMETERS_HELD = 2.0
+JOINED = True
 # The two streams meet in the middle, and each takes half of the microbatches. Source: the published
 # schedule asserts an even number of ranks, and of chunks at least twice as many.
 NEEDS = Needs(ranks=2, microbatches=2, fill=2)

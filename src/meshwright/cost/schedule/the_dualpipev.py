@@ -15,6 +15,7 @@ from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
 PARAMETERS_HELD = 1.0
+JOINED = True
 # Source: the published schedule asserts twice as many microbatches as ranks.
 NEEDS = Needs(chunks=2, fill=2)
 route = v_shaped

@@ -8,6 +8,7 @@ from meshwright.cost.schedule.actions import Action, Needs, Order, looping, requ
 
 P2P_EXPOSED = 1.0
 PARAMETERS_HELD = 1.0
+JOINED = False
 NEEDS = Needs()
 route = looping
 

@@ -14,6 +14,7 @@ from meshwright.cost.schedule.alternating import alternate
 
 P2P_EXPOSED = 0.3  # sent beside another chunk's pass; the share left is assumed
 PARAMETERS_HELD = 1.0
+JOINED = False
 NEEDS = Needs(chunks=None, rounds=True)
 route = looping
 

@@ -16,6 +16,7 @@ from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
 P2P_EXPOSED = 1.0  # nothing lies between neighbours: a send is waited for, in simulation even 1.3 of it
 PARAMETERS_HELD = 1.0
+JOINED = False
 NEEDS = Needs(chunks=2)
 route = v_shaped
 

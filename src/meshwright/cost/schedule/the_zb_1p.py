@@ -15,6 +15,7 @@ from meshwright.cost.schedule.alternating import split_backward
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
 PARAMETERS_HELD = 1.0
+JOINED = False
 NEEDS = Needs()
 route = looping
 

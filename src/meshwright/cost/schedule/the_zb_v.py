@@ -14,6 +14,7 @@ from meshwright.cost.schedule.actions import Action, Kind, Needs, Order, require
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
 PARAMETERS_HELD = 1.0
+JOINED = False
 NEEDS = Needs(chunks=2)
 route = v_shaped
 
