@@ -117,6 +117,39 @@ def test_preference_pairs_hold_two_models_and_two_rows() -> None:
     assert held(adapters, "params") < held(pairs, "params")
 
 
+def test_preference_pairs_take_two_rows_and_a_pass_of_the_reference() -> None:
+    """Eight thirds of the arithmetic of one row, with adapters six thirds and the mixing; time follows."""
+    words = {"recompute": "none", "zero": 1}
+    alone, pairs, lora, adapters = (
+        Run("llama-3-8b", "8xh100", 4096, 64, finetune=word, **words).found  # type: ignore[arg-type]
+        for word in ("none", "dpo", "lora:8", "dpo+lora:8")
+    )
+    assert pairs.model_flops == pytest.approx(alone.model_flops * 8 / 3, rel=1e-9)
+    assert pairs.hardware_flops == pytest.approx(alone.hardware_flops * 8 / 3, rel=5e-3)  # attention: 7 / 2
+    assert pairs.time_s["compute"] == pytest.approx(alone.time_s["compute"] * 8 / 3, rel=0.05)
+    assert pairs.floor_time_s == pytest.approx(alone.floor_time_s * 8 / 3, rel=5e-3)
+    forward = alone.hardware_flops / 3.0
+    assert adapters.hardware_flops - 2.0 * lora.hardware_flops == pytest.approx(2.0 * forward, rel=0.02)
+    assert adapters.step_time_s < pairs.step_time_s
+    assert pairs.time_s["bubble"] == pytest.approx(alone.time_s["bubble"], abs=1e-12)
+
+
+def test_the_reference_runs_through_every_axis() -> None:
+    """Its forward sends what a forward sends: through the pipeline, over tp, and its ZeRO-3 gathers."""
+    split = {"recompute": "none", "zero": 1, "tp": 2, "cp": 2, "pp": 2}
+    alone, pairs = (
+        Run("llama-3-8b", "16xh100", 8192, 64, finetune=word, **split).found  # type: ignore[arg-type]
+        for word in ("none", "dpo")
+    )
+    for axis in ("tp", "pp", "bubble"):
+        assert pairs.time_s[axis] > 2.0 * alone.time_s[axis] > 0
+    gathers = [
+        Run("llama-3-8b", "512xh100", 512, 512, finetune=word, zero=3, recompute="none").found.time_s["dp"]
+        for word in ("none", "dpo")
+    ]
+    assert gathers[1] > gathers[0]
+
+
 def test_what_waits_in_host_memory() -> None:
     """State and parameters leave the device; what moves stays."""
     plain, optimizer, both = (small_steps(offload=w) for w in ("none", "optimizer", "optimizer+params"))

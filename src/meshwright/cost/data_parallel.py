@@ -11,6 +11,7 @@ from meshwright.cost import collectives
 from meshwright.cost.ops import element_bytes
 from meshwright.cost.stages import Stages, over_classes
 from meshwright.profiles.records import Profile
+from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.placement import Span
 from meshwright.strategy.records import Strategy
 
@@ -40,7 +41,8 @@ def traffic(
     and again backward and scatters gradients, every microbatch. A pipeline has several microbatches under
     way, so programs keep a stage's gathered weights and summed gradients whole (`memory` counts them) and
     exchange once a step. Dense and expert parameters have groups of their own. Of a frozen model only the
-    share `trained` is exchanged, but for the gathers of ZeRO-3.
+    share `trained` is exchanged, but for the gathers of ZeRO-3; a reference model is gathered for its
+    forward.
 
     **Source**: ZeRO (arXiv 1910.02054), section 7; FSDP paper; torch's pipelining with FSDP2.
     """
@@ -69,7 +71,8 @@ def traffic(
         if strategy.zero == 2:
             gathers = gathers + (1.0 - once) * scatter
         elif strategy.zero == 3:
-            gathers = gathers + (1.0 - once) * (scatter + (2.0 if habits.reshards else 1.0) * gather)
+            reads = (2.0 if habits.reshards else 1.0) + parse_finetune(strategy.finetune).pairs
+            gathers = gathers + (1.0 - once) * (scatter + reads * gather)
         if habits.broadcast_s and strategy.zero < 3:  # owners broadcast their shards, one after another
             weights = weights + habits.broadcast_s * (group.degree - 1) * (parameters > 0)
     shape = stages.dense * 0.0

@@ -82,7 +82,9 @@ def mtp_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
 def model_flops(model: Model, seq_len: Any, finetune: str = "none", *, causal: bool = True) -> Any:
     """Training FLOPs a token: three times the forward pass, recomputation not counted.
 
-    Frozen parameters have no weight gradient: twice. What adapters add (a thousandth or so) is left out.
+    Frozen parameters have no weight gradient: twice. What adapters add (a thousandth or so) is left out. A
+    sequence of preference training is a pair, two tokens for one, and the reference model's forward is asked
+    for as well.
 
     Forward: 2 FLOPs a multiplied parameter (input embedding not, output head yes) plus the mixing.
     **Source**: PaLM appendix B, with causal attention counted half unless `causal` is False.
@@ -94,4 +96,7 @@ def model_flops(model: Model, seq_len: Any, finetune: str = "none", *, causal: b
         mixing = mixing + model.count(kind) * mixing_flops(block.mixer, seq_len, causal=causal)
     if model.mtp_layers:
         mixing = mixing + model.mtp_layers * mtp_flops(model, seq_len, causal=causal)
-    return (2.0 if parse_finetune(finetune).frozen else 3.0) * products + 3.0 * mixing
+    word = parse_finetune(finetune)
+    reference = 1.0 if word.pairs else 0.0
+    passes = (2.0 if word.frozen else 3.0) + reference
+    return word.rows * (passes * products + (3.0 + reference) * mixing)

@@ -58,11 +58,19 @@ class LayerCost:
     flops_backward: Any = 0.0
     flops_recompute: Any = 0.0
     floor: Any = 0.0  # FLOPs over peak, all passes
+    floor_forward: Any = 0.0  # of the forward pass alone
 
     @property
     def time_forward(self) -> Any:
         """Seconds of the forward pass."""
         return self.forward + self.tp_forward + self.cp_forward + self.ep_forward + self.host_forward
+
+    def with_reference(self) -> LayerCost:
+        """The same with a second forward pass before it, of a model as large that keeps nothing: the frozen
+        reference of preference training (arXiv 2305.18290, equation 7)."""
+        twice = ("forward", "tp_forward", "cp_forward", "ep_forward", "host_forward", "flops_forward")
+        doubled: dict[str, Any] = {name: 2.0 * getattr(self, name) for name in twice}
+        return replace(self, floor=self.floor + self.floor_forward, **doubled)
 
 
 FIELDS = tuple(LayerCost.__dataclass_fields__)
@@ -160,6 +168,7 @@ def layer_cost(
         totals["backward_weight"] = totals["backward_weight"] + cost.backward_weight
         totals["flops_forward"] = totals["flops_forward"] + cost.flops_forward
         totals["flops_backward"] = totals["flops_backward"] + cost.flops_backward
+        totals["floor_forward"] = totals["floor_forward"] + cost.floor_forward
         totals["floor"] = totals["floor"] + cost.floor_forward + cost.floor_backward
         kernels_forward = kernels_forward + cost.kernels_forward
         kernels_backward = kernels_backward + cost.kernels_backward

@@ -72,12 +72,11 @@ def categories(
     )
     activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
     shape = shape_of(
-        work.seq_len, strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep, strategy.etp
-    )
+        work.seq_len, finetune.rows * strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep,
+        strategy.etp,
+    )  # fmt: skip
     loss = loss_word(work, profile)
     logits = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, habits.logit_bytes))
-    if finetune.pairs:  # a chosen and a rejected answer: two rows where others have one
-        activations, live, logits = 2.0 * activations, 2.0 * live, 2.0 * logits
     # The loss is over before the layers' working set is at its largest; the larger of the two counts.
     logits = np.maximum(logits - live, 0.0)
     fresh = 0.0 if habits.keeps_grads else over_classes(np.asarray(microbatches) <= 1.0) * 1.0
@@ -181,7 +180,10 @@ def _activations(
     if finetune.frozen:
         change = adapted(model, finetune, _adapter_bytes(work, strategy, profile))
         tokens = over_classes(
-            work.seq_len * np.asarray(strategy.microbatch_size) / (np.asarray(strategy.cp) * strategy.tp)
+            finetune.rows
+            * work.seq_len
+            * np.asarray(strategy.microbatch_size)
+            / (np.asarray(strategy.cp) * strategy.tp)
         )
         recompute = parse_recompute(strategy.recompute)
         stays = 1.0 - recompute.full_share(model.n_layers / np.asarray(strategy.pp, float))

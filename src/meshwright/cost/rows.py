@@ -23,6 +23,7 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.params import mtp_blocks
 from meshwright.model.records import Model
 from meshwright.profiles.records import Number, Profile
+from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span, spans
 from meshwright.strategy.recompute import Recompute, parse
@@ -183,7 +184,7 @@ class LayerTable:
 
 
 def tokens_of(work: Work, strategy: Strategy) -> Any:
-    """Tokens of one microbatch on one rank."""
+    """Tokens of one row of each sequence of a microbatch on one rank."""
     return strategy.microbatch_size * work.seq_len / strategy.cp
 
 
@@ -212,7 +213,7 @@ def layer_table(
     rows: dict[str, LayerCost] = {}
     sums: dict[str, list[Any]] = {name: [] for name in SUMS}
     whole: dict[str, Any] = dict.fromkeys(WHOLE, 0.0)
-    shape = _shape(work, on_grid, grid)
+    shape, pairs = _shape(work, on_grid, grid), parse_finetune(strategy.finetune).pairs
     for name, ops, is_layer, times in columns(model, shape, words):
         word = recompute if is_layer else replace(recompute, modules=frozenset())
         offload = parse_offload(strategy.offload) if is_layer else NO_OFFLOAD
@@ -223,7 +224,7 @@ def layer_table(
                 row = layer_cost(
                     ops, words, reach, cluster.chip, profile, word, options, offload, whole=is_whole
                 )
-                parts.append((part, row))
+                parts.append((part, row.with_reference() if pairs else row))
         rows[name] = parts[0][1]
         for key, fields in SUMS.items():
             total: Any = 0.0
@@ -346,7 +347,8 @@ def _shape(work: Work, on_grid: Strategy, grid: Grid) -> Shape:
     """What a rank sees at each point."""
     s = on_grid
     tokens = grid.values["tokens"] if "tokens" in grid.values else tokens_of(work, s)
-    return Shape(tokens, work.seq_len, s.microbatch_size, s.tp, s.cp, s.ep, s.etp)
+    rows = parse_finetune(s.finetune).rows
+    return Shape(rows * tokens, work.seq_len, rows * s.microbatch_size, s.tp, s.cp, s.ep, s.etp)
 
 
 def _stage_blind(strategy: Strategy) -> bool:

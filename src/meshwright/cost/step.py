@@ -22,6 +22,7 @@ from meshwright.cost.tree import tree
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
+from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import layout_of
 from meshwright.work import Work
@@ -216,8 +217,11 @@ def _times(
     """Seconds of the slowest stage's step by part, host seconds within, and the share lost to stragglers."""
     forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
     m = microbatches[:, None]
+    finetune = parse_finetune(strategy.finetune)
+    # A reference model's forward goes through the pipeline as well: three sends where others have two.
+    row_bytes = 2.0 * finetune.rows * (1.5 if finetune.pairs else 1.0) * model.d_model * work.seq_len
     hop = collectives.send_recv_time(
-        2.0 * model.d_model * work.seq_len * strategy.microbatch_size / (strategy.cp * strategy.tp),
+        row_bytes * strategy.microbatch_size / (strategy.cp * strategy.tp),
         pipeline, _flat_number(profile["scale_up"]), _flat_number(profile["scale_out"]),
     )  # fmt: skip
     hops = np.broadcast_to((np.asarray(strategy.pp) > 1) * 2.0 * hop * strategy.vpp * plan.P2P_EXPOSED, (n,))

@@ -14,6 +14,7 @@ from meshwright.errors import Diagnostic
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
+from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -90,9 +91,14 @@ class Estimate:
         return float(self.evaluation.step_time_s)
 
     @property
+    def tokens_per_step(self) -> float:
+        """Tokens that a step trains on; both answers of a preference pair count."""
+        return float(self.work.tokens_per_step) * parse_finetune(self.strategy.finetune).rows
+
+    @property
     def tokens_per_s_per_chip(self) -> float:
         """Training throughput of one chip."""
-        return float(self.work.tokens_per_step) / self.step_time_s / self.cluster.n_chips
+        return self.tokens_per_step / self.step_time_s / self.cluster.n_chips
 
     @property
     def model_flops_per_s_per_chip(self) -> float:
@@ -121,7 +127,7 @@ class Estimate:
         tokens = self.work.total_tokens
         if tokens is None:
             return None
-        n_steps = tokens / float(self.work.tokens_per_step)
+        n_steps = tokens / self.tokens_per_step
         seconds = n_steps * self.step_time_s
         return Run(
             total_tokens=tokens,

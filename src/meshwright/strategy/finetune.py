@@ -35,6 +35,11 @@ class Finetune:
         return self.rank > 0
 
     @property
+    def rows(self) -> int:
+        """Rows of tokens in one sequence of the batch: a pair is two."""
+        return 2 if self.pairs else 1
+
+    @property
     def adapts_mlp(self) -> bool:
         """Whether the matrices of the feed-forward layers carry adapters."""
         return self.rank > 0 and self.targets == "all"
