@@ -1,8 +1,8 @@
 """Meshwright plans, explains, checks and validates hybrid-parallel training of large language models.
 
 The public face is small and loaded on first use, so that `import meshwright` costs nothing:
-`plan`, `estimate`, `check`, `validate`, and the nouns `Model`, `Cluster`, `Work`, `Strategy`, `Plan`,
-`Estimate`.
+`plan`, `estimate`, `check`, `compare`, `validate`, and the nouns `Model`, `Cluster`, `Work`, `Strategy`,
+`Plan`, `Estimate`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Strategy,
         Work,
         check,
+        compare,
         estimate,
         plan,
         validate,
@@ -26,7 +27,19 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_API = ("Cluster", "Estimate", "Model", "Plan", "Strategy", "Work", "check", "estimate", "plan", "validate")
+_API = (
+    "Cluster",
+    "Estimate",
+    "Model",
+    "Plan",
+    "Strategy",
+    "Work",
+    "check",
+    "compare",
+    "estimate",
+    "plan",
+    "validate",
+)
 _ERRORS = ("Diagnostic", "InputError", "MeshwrightError")
 
 __all__ = [
@@ -41,6 +54,7 @@ __all__ = [
     "Work",
     "__version__",
     "check",
+    "compare",
     "estimate",
     "plan",
     "validate",

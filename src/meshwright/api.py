@@ -1,4 +1,4 @@
-"""The public face: `plan`, `estimate`, `check` and `validate`, for the command line and for callers alike.
+"""The public face: `plan`, `estimate`, `check`, `compare`, `validate`, for the command line and for callers.
 
 Arguments are what a person would say (names, files, degrees); everything left out is derived and the result
 says what was derived and why. Every fault of a request is raised at once as `InputError`.
@@ -26,10 +26,11 @@ from meshwright.work import PRECISIONS, Work
 if TYPE_CHECKING:
     from meshwright.calibrate.rows import Run
     from meshwright.calibrate.validate import Validation
+    from meshwright.report.comparison import Comparison
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
-    "check", "estimate", "plan", "save", "validate",
+    "check", "compare", "estimate", "plan", "save", "validate",
 ]  # fmt: skip
 
 
@@ -237,6 +238,54 @@ def check(
     found = step.evaluate(request.model, machine, request.work, complete, request.profile, detail=True)
     findings = checks.run(request.model, machine, request.work, complete, found, request.profile)
     return Checked(request.model, machine, request.work, complete, request.strategy, tuple(findings))
+
+
+def compare(
+    *sides: str | Path | Model | Estimate | Mapping[str, Any],
+    search: bool = False,
+    depth: int = 1,
+    progress: Callable[..., None] | None = None,
+    **shared: Any,
+) -> Comparison:
+    """Estimates side by side, term by term; the first is what the others are compared with.
+
+    A side is an estimate, a model or plan file, or a mapping of fields (arguments of `estimate`,
+    `cluster.FIELD`, `on`, `n_chips`) over `shared`, which takes the arguments of `estimate`. With `search`,
+    what a side leaves out is searched. `depth` levels of terms below time and memory are listed.
+    """
+    from meshwright.files import fields
+    from meshwright.report import comparison
+
+    faults: list[Diagnostic] = []
+    found: list[Estimate] = []
+    if not 2 <= len(sides) <= len(comparison.LETTERS):
+        said = f"{len(sides)} side{'' if len(sides) == 1 else 's'} to compare"
+        hint = "name two models or plan files, or add --vary FIELD=A,B or two --case 'FIELD=VALUE'"
+        raise InputError(Diagnostic("MW910", said, where="compare", hint=hint))
+    for i, side in enumerate(sides):
+        try:
+            if isinstance(side, Estimate):
+                found.append(side)
+            else:
+                own = side if isinstance(side, Mapping) else {"model": side}
+                asked = fields.settled(shared, own)
+                found.append(_best(asked) if search else estimate(**asked, nearest=0))
+        except InputError as error:
+            faults += [d for d in error.diagnostics if d not in faults]
+        if progress is not None:
+            progress(i + 1, len(sides))
+    if faults:
+        raise InputError(*faults)
+    return comparison.compared(found, depth)
+
+
+def _best(asked: Mapping[str, Any]) -> Estimate:
+    """The best plan of a request, or its nearest miss."""
+    found = plan(**asked, top=1)
+    best = found.best or found.nearest
+    if best is None:
+        raise InputError(Diagnostic("MW910", found.needs, where="compare", hint="free a field that is fixed"))
+    return best
 
 
 def validate(

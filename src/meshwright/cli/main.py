@@ -18,6 +18,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Search for the fastest strategy that fits."),
     "estimate": ("estimate", "Step time, throughput and memory of one strategy."),
     "explain": ("explain", "Where an estimate comes from: the tree of its terms, with formulas."),
+    "compare": ("compare", "Plans, models or clusters side by side, term by term."),
     "check": ("check", "What is wrong or unwise in a strategy. Exit 1 on an error."),
     "validate": ("validate", "The cost model against measured runs."),
     "calibrate": ("calibrate", "Fit an efficiency profile to your own measured runs."),

@@ -64,9 +64,13 @@ WORK: tuple[tuple[str, str, str], ...] = (
 
 
 def request(command: Command) -> Command:
-    """MODEL, `--on`, `--set` and every flag of work and strategy, in the order of the help text."""
+    """MODEL and every flag of a request."""
+    return click.argument("model", metavar="MODEL|PLAN", shell_complete=_models)(request_flags(command))
+
+
+def request_flags(command: Command) -> Command:
+    """`--on`, `--set` and every flag of work and strategy, in the order of the help text."""
     decorators: list[Callable[[Any], Any]] = [
-        click.argument("model", metavar="MODEL|PLAN", shell_complete=_models),
         click.option("--on", "on", metavar="CLUSTER", help="COUNTxCHIP, a torus slice, a machine or a file.",
                      shell_complete=_chips),
         click.option("--set", "sets", metavar="cluster.FIELD=VALUE", multiple=True,
@@ -121,7 +125,8 @@ def _chips(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[
 def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]:
     """The keyword arguments of the API's verbs that parsed flags spell; InputError where one cannot be read.
 
-    With `several`, a comma separates the values that a search may choose from (`--tp 4,8`).
+    With `several`, a comma separates the values that a search may choose from (`--tp 4,8`). Flags of several
+    requests name no model.
     """
     from meshwright.errors import Diagnostic, InputError
 
@@ -159,7 +164,7 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
             if isinstance(value, str) and "," in value and name not in LISTS:
                 strategy[name] = _comma(value)
     found: dict[str, Any] = {
-        "model": flags["model"],
+        "model": flags.get("model"),
         "cluster": flags.get("on"),
         "seq_len": flags.get("seq_len"),
         "global_batch_size": flags.get("global_batch"),
@@ -175,8 +180,32 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
     if faults:
         from meshwright import api
 
-        raise InputError(*faults, *api.faults(**found, several=several))
+        others = api.faults(**found, several=several) if found["model"] is not None else ()
+        raise InputError(*faults, *others)
     return found if price is None else found | {"price_per_chip_hour": price}
+
+
+def settings(text: str) -> dict[str, str]:
+    """The fields of `--case 'FIELD=VALUE ...'`; InputError names what is no setting."""
+    from meshwright.errors import Diagnostic, InputError
+
+    parts = [part.partition("=") for part in text.split()]
+    odd = ["".join(part) for part in parts if not part[0] or not part[2]]
+    if odd or not parts:
+        said = f"{' '.join(odd) or 'nothing'} in --case {text!r} is not FIELD=VALUE"
+        raise InputError(Diagnostic("MW910", said, where="--case", hint="for example --case 'tp=8 pp=4'"))
+    return {name: value for name, _, value in parts}
+
+
+def choices(text: str) -> list[tuple[str, str]]:
+    """The (field, value) pairs of `--vary FIELD=A,B`."""
+    from meshwright.errors import Diagnostic, InputError
+
+    name, _, values = text.partition("=")
+    if not name.strip() or not _comma(values):
+        said = f"--vary {text} is not FIELD=A,B"
+        raise InputError(Diagnostic("MW910", said, where="--vary", hint="for example --vary pp=1,8"))
+    return [(name.strip(), value) for value in _comma(values)]
 
 
 def _comma(text: str | None) -> list[str]:

@@ -65,6 +65,20 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Cluster:
     raise InputError(Diagnostic("cluster-form", f"cluster {text!r} cannot be read", hint=_form_hint(text)))
 
 
+def resized(text: str, n_chips: int | str) -> str:
+    """The spelling `text` (COUNTxCHIP or COUNTxMACHINE) for `n_chips` chips.
+
+    >>> resized("16xdgx-h100", 512), resized("64xh800", 2048)
+    ('512xH100-SXM', '2048xh800')
+    """
+    match = _COUNT.match(text)
+    if match is None:
+        message = f"the cluster {text!r} has no count of chips to change"
+        raise InputError(Diagnostic("cluster-form", message, where="n_chips", hint="write it 64xh100"))
+    machine = {chips.key(m.name): m for m in machines().values()}.get(chips.key(match["name"]))
+    return f"{_whole(str(n_chips), text)}x{machine.chip if machine else match['name']}"
+
+
 def build(
     chip: Chip | str,
     n_chips: int,

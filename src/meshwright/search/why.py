@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.cost.evaluation import Evaluation
@@ -25,6 +26,19 @@ FIELDS = (
     "dp", "tp", "sp", "pp", "vpp", "cp", "cp_method", "ep", "etp", "zero", "zero_group", "schedule",
     "microbatch_size", "recompute", "layers_per_stage", "optimizer", "dispatcher", "placement",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A statement with the terms of the tree (dotted paths) and the values that it rests on."""
+
+    text: str
+    terms: tuple[str, ...] = ()
+    values: dict[str, Any] = field(default_factory=dict)
+
+    def json(self) -> dict[str, Any]:
+        """`{text, terms, values}`."""
+        return {"text": self.text, "terms": list(self.terms), "values": self.values}
 
 
 def binds(evaluation: Evaluation) -> str:

@@ -1,0 +1,87 @@
+"""A comparison for a person: sentences, then what was asked differently, then terms side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from meshwright import units
+from meshwright.report.as_json import strategy_line
+from meshwright.report.comparison import Comparison, Row
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_comparison(found: Comparison, console: Console) -> None:
+    """The whole comparison."""
+    for letter, side in zip(found.letters, found.sides):
+        console.print(
+            f"{letter}  {side.model.name} on {units.count_text(side.cluster.n_chips)} x "
+            f"{side.cluster.chip.name}: {strategy_line(side.strategy)}"
+        )
+    console.print()
+    for said in found.sentences:
+        console.print(said.text)
+    console.print()
+    console.print(_figures(found))
+    if found.differs:
+        console.print()
+        console.print(_differs(found))
+    unit = "time, exposed on the slowest rank" + ("" if found.time_unit == "s" else f"; {found.time_unit}")
+    console.print()
+    console.print(_terms(unit, found.letters, found.time, units.seconds_text))
+    console.print()
+    console.print(_terms("memory of the fullest rank", found.letters, found.memory, units.bytes_text))
+
+
+def _table(title: str, letters: Sequence[str]) -> Table:
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    table.add_column("")
+    for letter in letters:
+        table.add_column(letter, justify="right", overflow="fold")
+    return table
+
+
+def _figures(found: Comparison) -> Table:
+    """What people quote."""
+    table = _table("figures", found.letters)
+    sides = found.sides
+    table.add_row("step time", *(units.seconds_text(e.step_time_s) for e in sides))
+    table.add_row("tokens/s/chip", *(units.number_text(e.tokens_per_s_per_chip) for e in sides))
+    table.add_row("MFU", *(units.percent_text(e.mfu) for e in sides))
+    table.add_row("peak memory", *(units.bytes_text(e.evaluation.peak_bytes) for e in sides))
+    table.add_row("fits", *("yes" if e.fits else "no" for e in sides))
+    return table
+
+
+def _differs(found: Comparison) -> Table:
+    table = _table("asked or derived differently", found.letters)
+    for name, values in found.differs.items():
+        table.add_row(name, *(_word(v) for v in values))
+    return table
+
+
+def _word(value: Any) -> str:
+    if isinstance(value, list):
+        return ",".join(str(v) for v in value) or "-"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "-" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)
+
+
+def _terms(title: str, letters: Sequence[str], rows: Sequence[Row], text: Callable[[float], str]) -> Table:
+    """Terms with each side's value and its difference from A; what is nothing on every side is left away."""
+    table = _table(title, letters)
+    for letter in letters[1:]:
+        table.add_column(f"{letter} - A", justify="right")
+    top = rows[0].term.count(".")
+    for row in rows:
+        if not any(row.values):
+            continue
+        indent = "  " * (row.term.count(".") - top)
+        changes = (f"{'+' if d > 0 else '-'}{text(abs(d))}" if d else "same" for d in row.differences[1:])
+        table.add_row(f"{indent}{row.term.rpartition('.')[2]}", *(text(v) for v in row.values), *changes)
+    return table
