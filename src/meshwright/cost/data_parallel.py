@@ -11,7 +11,9 @@ from meshwright.cost import collectives
 from meshwright.cost.ops import element_bytes
 from meshwright.cost.stages import Stages, over_classes
 from meshwright.profiles.records import Profile
+from meshwright.strategy.finetune import BASE_BYTES
 from meshwright.strategy.finetune import parse as parse_finetune
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span
 from meshwright.strategy.records import Strategy
 
@@ -32,7 +34,7 @@ def gathered_bytes(precision: str, profile: Profile) -> float:
 
 def traffic(
     stages: Stages, strategy: Strategy, spans: dict[str, Span], profile: Profile, precision: str,
-    trained: float = 1.0,
+    host_bytes_s: float, trained: float = 1.0,
 ) -> Traffic:  # fmt: skip
     """Seconds of each exchange per stage class, [n, C].
 
@@ -42,7 +44,8 @@ def traffic(
     way, so programs keep a stage's gathered weights and summed gradients whole (`memory` counts them) and
     exchange once a step. Dense and expert parameters have groups of their own. Of a frozen model only the
     share `trained` is exchanged, but for the gathers of ZeRO-3; a reference model is gathered for its
-    forward.
+    forward. Weights that wait on the host come over its link, all that a rank keeps for each pass, and hide
+    as gathers do.
 
     **Source**: ZeRO (arXiv 1910.02054), section 7; FSDP paper; torch's pipelining with FSDP2.
     """
@@ -50,12 +53,23 @@ def traffic(
     fast, slow = profile["scale_up"], profile["scale_out"] * habits.network_share
     sent = trained * min(habits.grad_bytes, habits.grad_sent_bytes)
     weight = (trained if strategy.zero < 3 else 1.0) * gathered_bytes(precision, profile)
-    zero: Any = 0.0
-    gradients, weights, gathers = zero, zero, zero
+    finetune, zero = parse_finetune(strategy.finetune), 0.0
+    reads = (2.0 if habits.reshards else 1.0) + finetune.pairs
+    several = over_classes(np.asarray(strategy.pp) == 1) * 1.0  # exchanges a microbatch, not once a step
+    fetched = BASE_BYTES[finetune.base] if finetune.frozen else habits.weight_bytes
+    fetch = fetched / host_bytes_s if parse_offload(strategy.offload).params else 0.0
+    gradients: Any = zero
+    weights: Any = zero
+    gathers: Any = zero
     for parameters, shard, replica, data in (
         (stages.dense, "shard", "replica", "data"),
         (stages.expert, "expert_shard", "expert_replica", "edp"),
     ):
+        if fetch:
+            from_host = fetch * parameters / (_column(spans[shard]).degree if strategy.zero == 3 else 1.0)
+            whole = several if strategy.zero == 3 else 1.0  # sharded weights stay gathered under a pipeline
+            gathers = gathers + whole * reads * from_host
+            weights = weights + (1.0 - whole) * from_host
         if strategy.zero == 0:
             gradients = gradients + collectives.all_reduce_time(
                 parameters * sent, _column(spans[data]), fast, slow
@@ -65,13 +79,12 @@ def traffic(
         scatter = collectives.reduce_scatter_time(parameters * sent, group, fast, slow)
         scatter = scatter + collectives.all_reduce_time(parameters * sent / group.degree, rest, fast, slow)
         gather = collectives.all_gather_time(parameters * weight, group, fast, slow)
-        once = over_classes(np.asarray(strategy.pp) > 1) * 1.0 if strategy.zero > 1 else 1.0
+        once = 1.0 - several if strategy.zero > 1 else 1.0
         gradients = gradients + once * scatter
         weights = weights + (once if strategy.zero == 3 else 1.0) * gather
         if strategy.zero == 2:
             gathers = gathers + (1.0 - once) * scatter
         elif strategy.zero == 3:
-            reads = (2.0 if habits.reshards else 1.0) + parse_finetune(strategy.finetune).pairs
             gathers = gathers + (1.0 - once) * (scatter + reads * gather)
         if habits.broadcast_s and strategy.zero < 3:  # owners broadcast their shards, one after another
             weights = weights + habits.broadcast_s * (group.degree - 1) * (parameters > 0)

@@ -19,9 +19,10 @@ from meshwright.cost.distinct import Candidates, Distinct, lookup
 from meshwright.cost.ops import stream_seconds
 from meshwright.cost.rows import numbers_vary
 from meshwright.cost.stages import Pipelines, Stages, Where, over_classes
-from meshwright.cost.states import update_bytes
+from meshwright.cost.states import host_step_seconds, update_bytes
 from meshwright.hardware.records import Cluster
 from meshwright.profiles.records import Profile
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span, spans
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
@@ -111,11 +112,14 @@ def optimizer_seconds(
     profile: Profile,
     options: frozenset[str],
 ) -> Any:
-    """Seconds of the optimizer step, [n, C]: gradients, state and weights of the shard through HBM."""
+    """Seconds of the optimizer step, [n, C]: gradients, state and weights of the shard through HBM, or where
+    the state waits on the host through the host's memory and the link to it."""
     whole = strategy.zero == 0
     shard = 1.0 if whole else over_classes(reach["shard"].degree)
     expert_shard = 1.0 if whole else over_classes(reach["expert_shard"].degree)
     owned = per_rank.dense / shard + per_rank.expert / expert_shard
+    if parse_offload(strategy.offload).optimizer:
+        return owned * host_step_seconds(profile.framework, strategy, options, cluster.chip)
     nbytes = update_bytes(profile.framework, strategy, options)
     return stream_seconds(nbytes * owned, cluster.chip, profile)
 
@@ -170,7 +174,9 @@ def _side(
 ) -> Side:
     """The parameters `held` on their layouts; `others` are groups that they do not use."""
     reach = {name: span for name, span in spans(cluster, few).items() if name not in others}
-    sent = data_parallel.traffic(held, few, reach | others, profile, work.precision, trained)
+    sent = data_parallel.traffic(
+        held, few, reach | others, profile, work.precision, cluster.chip.host_bytes_s, trained
+    )
     traffic = Traffic(_nothing_once(sent.gradients), _nothing_once(sent.weights), _nothing_once(sent.gathers))
     updated = trained * optimizer_seconds(held, few, reach | others, cluster, profile, work.options)
     return Side({name: _plain(span) for name, span in reach.items()}, traffic, updated, layouts.at)

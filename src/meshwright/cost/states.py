@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from meshwright.hardware.records import Chip
 from meshwright.profiles.records import Framework
 from meshwright.strategy.offload import Offload
 from meshwright.strategy.records import Strategy
@@ -85,6 +86,20 @@ def widths(
     if "opt-in-bwd" in options:  # each layer steps as soon as its gradient is there
         grad, step = 0.0, 0.0
     return Widths(weight, grad, optimizer, step)
+
+
+def host_step_seconds(framework: Framework, strategy: Strategy, options: frozenset[str], chip: Chip) -> float:
+    """Seconds of an offloaded optimizer's step for a trained parameter, through one chip's share of the host.
+
+    max(gradient / link, (gradient + 2 state + weight) / memory, weight / link): buckets flow down, through
+    the update and up again, so the slowest of the three sets the pace. Nothing hides behind the passes: the
+    norm of all gradients comes first.
+    **Source**: ZeRO-Offload (arXiv 2101.06840), section 4; the host's figures from `host_links.csv`.
+    """
+    kept = widths(framework, strategy, options)
+    link, memory = chip.host_bytes_s, chip.host_memory_bytes_s
+    moved = kept.grad + 2.0 * kept.optimizer + kept.weight
+    return max(kept.grad / link, moved / memory, kept.weight / link)
 
 
 def update_bytes(framework: Framework, strategy: Strategy, options: frozenset[str]) -> float:

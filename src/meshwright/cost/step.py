@@ -108,6 +108,7 @@ class _Pass:
     stages: Stages
     microbatches: Any
     host: Any
+    offload: Any
     straggler: Any
 
 
@@ -160,7 +161,9 @@ def evaluate(
     result = _evaluation(model, cluster, work, strategy.finetune, numbers, outer)
     if not detail:
         return result
-    terms = tree(result, done.stages, done.microbatches, strategy, work, done.host, done.straggler)
+    terms = tree(
+        result, done.stages, done.microbatches, strategy, work, done.host, done.offload, done.straggler
+    )
     return replace(result, terms=terms)
 
 
@@ -175,7 +178,7 @@ def _passed(
     microbatches = np.broadcast_to(
         np.asarray(work.global_batch_size / (strategy.dp * strategy.microbatch_size), float), (n,)
     )
-    numbers, host, straggler = _times(
+    numbers, *within = _times(
         model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach["pp"], microbatches, n
     )
     held, kept = memory.categories(
@@ -197,7 +200,7 @@ def _passed(
         numbers[name] = fullest.of(held[name])
         peak = peak + numbers[name]
     numbers |= {"peak": peak, "kept": fullest.of(kept), "stage": fullest.of(per_rank.fullest_rank)}
-    return _Pass(numbers, per_rank, microbatches, host, straggler)
+    return _Pass(numbers, per_rank, microbatches, *within)
 
 
 def _times(
@@ -213,8 +216,9 @@ def _times(
     pipeline: Any,
     microbatches: Any,
     n: int,
-) -> tuple[dict[str, Any], Any, Any]:
-    """Seconds of the slowest stage's step by part, host seconds within, and the share lost to stragglers."""
+) -> tuple[dict[str, Any], Any, Any, Any]:
+    """Seconds of the slowest stage's step by part, of launches and of activations to and from the host
+    within, and the share lost to stragglers."""
     forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
     m = microbatches[:, None]
     finetune = parse_finetune(strategy.finetune)
@@ -273,9 +277,9 @@ def _times(
         "bubble": np.maximum(bubble, 0.0),
         "optimizer": last.of(optimizer),
     }
-    host = step["host"] + microbatches * last.of(waits)
-    subtotal = host + sum(parts.values())
-    parts["other"] = host + straggler * subtotal
+    host, offload = step["host"], microbatches * last.of(waits)
+    subtotal = host + offload + sum(parts.values())
+    parts["other"] = host + offload + straggler * subtotal
     flops = tables.places.read(tables.layers.whole["flops"])
     ranks = cluster.n_chips / np.asarray(strategy.pp)
     numbers = {f"{name}_s": value for name, value in parts.items()} | {
@@ -284,7 +288,7 @@ def _times(
         "hardware_flops": microbatches * ranks * flops,
         "floor_s": microbatches * per_rank.cost["floor"].max(-1),
     }
-    return numbers, host, straggler
+    return numbers, host, offload, straggler
 
 
 class _Classes:

@@ -22,7 +22,7 @@ _TIME_FORMULAS = {
     "pp": "microbatches * 2 sends a chunk * exposed share",
     "bubble": "(sum of other stages) / vpp, and waiting for a slower stage",
     "optimizer": "bytes of gradient, state and weights of the shard / HBM rate",
-    "other": "host launch beyond device time, and stragglers at scale",
+    "other": "host launch and copies beyond device time, and stragglers at scale",
 }
 _MEMORY_FORMULAS = {
     "params": "weight bytes * parameters of the rank / shard",
@@ -67,6 +67,7 @@ def tree(
     strategy: Strategy,
     work: Work,
     host: Any,
+    offload: Any,
     straggler: Any,
 ) -> Term:
     """`step` with children `time` (seconds that sum to it) and `memory` (bytes that sum to the peak)."""
@@ -80,9 +81,11 @@ def tree(
     for name, value in result.time_s.items():
         children: tuple[Term, ...] = ()
         if name == "other":
+            launch, waits = _number(host), _number(offload)
             children = (
-                Term("host", _number(host), "s", "launch seconds beyond device seconds"),
-                Term("straggler", value - _number(host), "s", "share a doubling of chips beyond 8 * step"),
+                Term("host", launch, "s", "launch seconds beyond device seconds"),
+                Term("offload", waits, "s", "microbatches * what copies to the host and back outlast a pass"),
+                Term("straggler", value - launch - waits, "s", "share a doubling of chips beyond 8 * step"),
             )
         inputs = {"microbatches": m} if name in ("compute", "tp", "cp", "ep", "pp") else {}
         combine: Combine = "sum" if children else "leaf"

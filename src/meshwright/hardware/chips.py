@@ -151,6 +151,7 @@ def _chip(
         derives_from=row["derives_from"],
         link_kind=cast(LinkKind, row["link_kind"]),
         host_bytes_s=float(host["gbytes_s"]) * 1e9,
+        host_memory_bytes_s=float(host["memory_gbytes_s"]) * 1e9,
         in_switch_reduction=row["in_switch_reduction"] == "1",
         assumed=tuple((f, s) for f, s in assumed if s),
     )

@@ -42,6 +42,7 @@ class Chip:
     link_kind: LinkKind = "nvlink"  # of the scale-up domain; names the message-size curve
     in_switch_reduction: bool = False  # the domain's switch adds up an all-reduce
     host_bytes_s: float = 24e9  # to host memory, one way, achieved
+    host_memory_bytes_s: float = 25.6e9  # this chip's share of what the host's memory achieves
     assumed: tuple[tuple[str, str], ...] = ()  # (field, source) of figures that no data sheet gives
 
     @property

@@ -1,0 +1,101 @@
+"""What waits in host memory takes time: the host's step, weights and activations on their way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.step import evaluate
+from meshwright.hardware.chips import table
+from meshwright.hardware.cluster import parse
+from meshwright.hardware.records import Cluster
+from meshwright.model import presets
+from meshwright.model.params import total_params
+from meshwright.profiles.load import load
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+LLAMA = presets.load("llama-3.1-8b")
+H100 = parse("8xh100")
+PLAIN = Strategy(dp=8, zero=1, zero_group=8)
+
+
+def faster(link: float = 1.0, memory: float = 1.0) -> Cluster:
+    """Eight H100 whose host is so many times faster."""
+    chip = H100.chip
+    quick = replace(
+        chip, host_bytes_s=chip.host_bytes_s * link, host_memory_bytes_s=chip.host_memory_bytes_s * memory
+    )
+    return replace(H100, chip=quick)
+
+
+def run(
+    offload: str, cluster: Cluster = H100, seq_len: int = 8192, batch: int = 64, **words: object
+) -> Evaluation:
+    profile = load("megatron-core", cluster.chip)
+    strategy = replace(PLAIN, offload=offload, **words)  # type: ignore[arg-type]
+    return evaluate(LLAMA, cluster, Work(seq_len, batch), strategy, profile, detail=True)
+
+
+def test_the_host_steps_at_the_pace_of_its_memory() -> None:
+    """bf16 gradients, 12 bytes of state read and written, bf16 weights: 28 a parameter of the shard."""
+    by_hand = total_params(LLAMA) / 8 * 28 / H100.chip.host_memory_bytes_s
+    assert run("optimizer").time_s["optimizer"] == pytest.approx(by_hand, rel=1e-3)
+    assert by_hand > 20 * run("none").time_s["optimizer"]
+
+
+def test_a_slow_link_sets_the_pace_instead() -> None:
+    slow = run("optimizer", faster(link=1 / 100))
+    by_hand = total_params(LLAMA) / 8 * 2 / (H100.chip.host_bytes_s / 100)
+    assert slow.time_s["optimizer"] == pytest.approx(by_hand, rel=1e-3)
+
+
+@pytest.mark.parametrize("offload", ["optimizer", "params", "optimizer+params", "activations"])
+@pytest.mark.parametrize("zero", [0, 1, 3])
+def test_a_faster_host_is_never_slower(offload: str, zero: int) -> None:
+    words = {"zero": zero, "seq_len": 512, "batch": 8}
+    times = [
+        run(offload, cluster, **words).step_time_s  # type: ignore[arg-type]
+        for cluster in (H100, faster(link=2), faster(memory=2), faster(2, 2), faster(1e9, 1e9))
+    ]
+    assert times[0] >= times[1] >= times[3] >= times[4]
+    assert times[0] >= times[2] >= times[3]
+    assert times[4] <= run("none", **words).step_time_s * (1 + 1e-6)  # type: ignore[arg-type]
+
+
+def test_weights_on_the_host_are_read_for_every_pass() -> None:
+    """A rank's whole weights (ZeRO-1) or its shard (ZeRO-3), forward and again backward, each microbatch."""
+    slow = faster(link=1e-3)  # so slow that nothing hides what counts
+    weights = total_params(LLAMA) * 2.0
+    for zero, share in ((1, 1.0), (3, 1 / 8)):
+        more = [run("params", slow, batch=batch, zero=zero).time_s["dp"] for batch in (8, 16)]
+        by_hand = 2 * weights * share / slow.chip.host_bytes_s
+        assert more[1] - more[0] == pytest.approx(by_hand, rel=0.02)
+    assert (
+        run("params", slow, zero=1, finetune="qlora:8").time_s["dp"]
+        < run("params", slow, zero=1, finetune="lora:8").time_s["dp"]
+    )
+
+
+def test_activations_hide_behind_their_passes_until_the_link_is_too_slow() -> None:
+    """Copied once to the host beside the forward and once back beside the backward."""
+
+    def exposed(link: float) -> float:
+        terms = run("activations", faster(link=link)).terms
+        assert terms is not None
+        return float(next(term.value for path, term in terms.walk() if path.endswith("other.offload")))
+
+    assert exposed(10.0) == 0.0
+    assert exposed(1e-3) == pytest.approx(10 * exposed(1e-2), rel=0.1)
+
+
+def test_figures_of_the_host_have_a_source() -> None:
+    for chip in table().values():
+        assert chip.host_bytes_s > 0
+        assert chip.host_memory_bytes_s > 0
+        if chip.family not in ("v100", "a100", "h100", "b200", "gb200", "gb300", "gh200"):
+            assert chip.derives_from in ("v100", "a100", "h100", "b200", "gb200") or "host_bytes_s" in dict(
+                chip.assumed
+            )
