@@ -48,6 +48,8 @@ BROKEN = [
     ("MW113", SPARSE, WORK, replace(GOOD, ep=16), ["8 experts", "8 / ep 16 = 0.5"], "ep 8"),
     ("MW114", SPARSE, WORK, replace(GOOD, ep=8, etp=8), ["ep 8 x etp 8 = 64", "= 32"], "ep 4"),
     ("MW115", DENSE, WORK, replace(GOOD, ep=2), ["toy has no experts"], "ep 1"),
+    ("MW116", SPARSE, WORK, replace(GOOD, dp=24, etp=3, zero_group=1, placement=("tp", "pp", "cp", "dp")),
+     ["etp 3 x ep 1 = 3 ranks", "the 4 that lie together inside pp (tp 4)"], "placement tp,cp,dp,pp"),
     ("MW120", DENSE, Work(4096, 60), GOOD,
      ["60 / (dp 8 x microbatch_size 1) = 60 / 8 = 7.5"], "global batch 64"),
     ("MW121", DENSE, Work(4096, 40), replace(GOOD, vpp=2, schedule="interleaved-1f1b"),

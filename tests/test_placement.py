@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from meshwright.errors import InputError
 from meshwright.hardware.cluster import parse
-from meshwright.strategy.placement import Span, groups, members, ranks, spans
+from meshwright.strategy.placement import Span, groups, spans
+from meshwright.strategy.ranks import coordinates, members
 from meshwright.strategy.records import Strategy
 
 powers = st.sampled_from([1, 2, 4, 8])
@@ -181,9 +182,9 @@ def test_slices_meet_on_the_data_centre_network() -> None:
 
 def test_every_rank_has_a_coordinate_of_its_own() -> None:
     strategy = Strategy(dp=4, tp=2, pp=2, cp=2, ep=4)
-    rows = ranks(parse("32xh100"), strategy)
-    assert len({(r["tp"], r["cp"], r["dp"], r["pp"]) for r in rows}) == 32
-    assert len({(r["etp"], r["ep"], r["edp"], r["pp"]) for r in rows}) == 32
+    at = coordinates(strategy, np.arange(32))
+    for axes in (("tp", "cp", "dp", "pp"), ("etp", "ep", "edp", "pp")):
+        assert len(set(zip(*(at[axis].tolist() for axis in axes), strict=True))) == 32
     for name in groups(strategy):
         whole = {members(parse("32xh100"), strategy, name, r) for r in range(32)}
         assert sorted(r for group in whole for r in group) == list(range(32))

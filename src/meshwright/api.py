@@ -27,10 +27,11 @@ if TYPE_CHECKING:
     from meshwright.calibrate.rows import Run
     from meshwright.calibrate.validate import Validation
     from meshwright.report.comparison import Comparison
+    from meshwright.report.ranks import RankMap
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
-    "check", "compare", "estimate", "plan", "save", "validate",
+    "check", "compare", "estimate", "plan", "ranks", "save", "validate",
 ]  # fmt: skip
 
 
@@ -288,6 +289,21 @@ def _best(asked: Mapping[str, Any]) -> Estimate:
     return best
 
 
+def ranks(model: str | Path | Model, cluster: str | Path | Cluster | None = None, **request: Any) -> RankMap:
+    """Which rank of a strategy sits where, and which groups of ranks cross which link.
+
+    Takes the arguments of `estimate` that say what is asked.
+    """
+    from meshwright.report.ranks import rank_map
+    from meshwright.search import derive
+
+    asked = _read(model=model, cluster=cluster, **request)
+    machine = asked.cluster.cluster
+    done = derive.complete(asked.model, machine, asked.work, asked.strategy, asked.profile)
+    because = {name: Because(d.value, d.because) for name, d in done.derived.items()}
+    return rank_map(asked.model, machine, asked.work, done.strategy, asked.derived | because)
+
+
 def validate(
     table: str | Path | None = None,
     *,
@@ -390,13 +406,18 @@ def percent(flag: str, text: str) -> float:
 
 def faults(*, several: bool = False, **request: Any) -> tuple[Diagnostic, ...]:
     """What reading a request (the arguments of `estimate`) would raise, without estimating it."""
-    strategy = {k: v for k, v in request.items() if k not in _REQUEST}
-    stated = {k: v for k, v in request.items() if k in _REQUEST}
     try:
-        requests.read(**stated, strategy=strategy, several=several)
+        _read(**request, several=several)
     except InputError as error:
         return error.diagnostics
     return ()
+
+
+def _read(*, several: bool = False, **request: Any) -> Request:
+    """The request that arguments of `estimate` spell: what is no part of it is a strategy field."""
+    strategy = {k: v for k, v in request.items() if k not in _REQUEST}
+    stated = {k: v for k, v in request.items() if k in _REQUEST}
+    return requests.read(**stated, strategy=strategy, several=several)
 
 
 _REQUEST = (

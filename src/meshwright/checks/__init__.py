@@ -18,6 +18,7 @@ from meshwright.checks.capacity import Precision, memory_findings
 from meshwright.checks.layout import (
     ChunksOfSchedule,
     ChunksWithoutPipeline,
+    ExpertBorders,
     ExpertCount,
     ExpertRanks,
     ListedLayers,
@@ -49,8 +50,8 @@ __all__ = ["RULES", "Mask", "Rule", "illegal", "run"]
 
 RULES: tuple[Rule, ...] = (
     Product(), Heads(), KeyValueHeads(), FeedForward(), NoExperts(), ExpertCount(), ExpertRanks(),
-    Batch(), InterleavedMicrobatches(), FilledPipeline(), Stages(), ListedLayers(), ChunksOfSchedule(),
-    PairedRanks(), ChunksWithoutPipeline(),
+    ExpertBorders(), Batch(), InterleavedMicrobatches(), FilledPipeline(), Stages(), ListedLayers(),
+    ChunksOfSchedule(), PairedRanks(), ChunksWithoutPipeline(),
     Context(), SequenceParallel(), ContextHeads(), ShardGroup(), Precision(),
     ReplicatedKeyValues(), Vocabulary(), UselessSequenceParallel(), WholeUnderPipeline(),
     TensorAcrossDomain(), NothingToRecompute(),

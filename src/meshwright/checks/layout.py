@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from meshwright.checks.rule import Mask, Rule, divisors, indivisible, listed, mask, nearest_divisors
@@ -10,6 +12,7 @@ from meshwright.cost.schedule import load
 from meshwright.cost.schedule.actions import ranks_fault
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
+from meshwright.strategy.placement import AXES, ranks_inside_pipeline
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import V_SHAPED, layout_fault, most_virtual_stages
 from meshwright.work import Work
@@ -172,6 +175,34 @@ class ExpertRanks(Rule):
             f"dp {s.dp} x cp {s.cp} x tp {s.tp} = {ranks}: {ranks} / {expert} = {ranks / expert:.4g}",
             f"with etp {etp} try {listed(legal, 'ep')}",
         )
+
+
+class ExpertBorders(Rule):
+    """Where pp is placed inside other axes, an expert axis ends where they do or does not reach them."""
+
+    code, reason, where = "MW116", "experts straddle the pipeline axis", "ep, etp, placement"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        s = strategy
+        if s.placement[-1] == "pp" or set(s.placement) != set(AXES):
+            return mask(False)
+        inside = self._inside(s)
+        borders = (np.asarray(s.etp), np.asarray(s.etp) * s.ep)
+        return mask(np.any([(inside % np.maximum(b, 1) != 0) & (b % inside != 0) for b in borders], axis=0))
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        s = strategy
+        inside = int(self._inside(s))
+        within = " x ".join(f"{axis} {getattr(s, axis)}" for axis in s.placement[: s.placement.index("pp")])
+        return (
+            f"etp {s.etp} x ep {s.ep} = {int(s.etp) * int(s.ep)} ranks neither divide nor are a multiple of "
+            f"the {inside} that lie together inside pp ({within})",
+            f"place pp outside: placement {','.join([*(a for a in s.placement if a != 'pp'), 'pp'])}",
+        )
+
+    def _inside(self, strategy: Strategy) -> Any:
+        degrees = {axis: np.asarray(getattr(strategy, axis)) for axis in AXES}
+        return np.asarray(ranks_inside_pipeline(strategy.placement, degrees))
 
 
 class NoExperts(Rule):

@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("explain", "Where an estimate comes from: the tree of its terms, with formulas."),
     "compare": ("compare", "Plans, models or clusters side by side, term by term."),
     "check": ("check", "What is wrong or unwise in a strategy. Exit 1 on an error."),
+    "ranks": ("ranks", "Which rank sits where, and which groups cross which link."),
     "validate": ("validate", "The cost model against measured runs."),
     "calibrate": ("calibrate", "Fit an efficiency profile to your own measured runs."),
     "models": ("models", "Model presets and their sizes."),

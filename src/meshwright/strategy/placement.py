@@ -7,13 +7,13 @@ pure function turns that into what collectives need, for one strategy or for arr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from meshwright.errors import Diagnostic, InputError, did_you_mean
+from meshwright.errors import Diagnostic, InputError
 from meshwright.hardware.records import Cluster, LinkKind
 from meshwright.strategy.records import Num, Strategy
 
@@ -51,8 +51,7 @@ def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
     etp, ep, edp from the inside, in place of the attention axes of one stage. Degrees may be arrays; assumes
     a legal strategy (products that fit).
 
-    **Assumes** for axes inside which pp is placed, that an expert axis begins inside or outside pp, not
-    across; and on a torus, that the ranks fill its axes in the order given.
+    **Assumes** on a torus, that the ranks fill its axes in the order given.
 
     >>> from meshwright.hardware.cluster import parse
     >>> s = spans(parse("64xh100"), Strategy(dp=4, tp=4, pp=4))
@@ -72,7 +71,10 @@ def groups(strategy: Strategy) -> dict[str, Pieces]:
         strides[axis] = stride
         stride = stride * degrees[axis]
     attention = {axis: ((strides[axis], degrees[axis]),) for axis in AXES}
-    data = tuple((strides[axis], degrees[axis]) for axis in order if axis in ("dp", "cp"))
+    inner, outer = (axis for axis in order if axis in ("dp", "cp"))
+    data: Pieces = ((strides[inner], degrees[inner]), (strides[outer], degrees[outer]))
+    if order.index(outer) == order.index(inner) + 1:  # side by side they are one run of ranks
+        data = ((strides[inner], degrees[inner] * degrees[outer]),)
     shard, replica = _split(data, _whole(strategy.zero_group))
     experts = _experts(strategy, order, degrees)
     # The ranks that share one copy of the optimizer state, counted in copies of an expert.
@@ -91,46 +93,6 @@ def groups(strategy: Strategy) -> dict[str, Pieces]:
         "shard": shard,
         "replica": replica,
     }
-
-
-def ranks(cluster: Cluster, strategy: Strategy) -> list[dict[str, int]]:
-    """One row a rank: its coordinate on every axis and its fast domain (plain degrees only).
-
-    >>> from meshwright.hardware.cluster import parse
-    >>> ranks(parse("16xh100"), Strategy(dp=2, tp=8))[9]
-    {'rank': 9, 'domain': 1, 'tp': 1, 'cp': 0, 'dp': 1, 'pp': 0, 'etp': 0, 'ep': 0, 'edp': 9}
-    """
-    named = {name: pieces for name, pieces in groups(strategy).items() if len(pieces) == 1}
-    axes = ("tp", "cp", "dp", "pp", "etp", "ep", "edp")
-    rows = []
-    for rank in range(cluster.n_chips):
-        row = {"rank": rank, "domain": rank // cluster.scale_up_size}
-        for axis in axes:
-            ((stride, degree),) = named[axis]
-            row[axis] = rank // int(stride) % int(degree)
-        rows.append(row)
-    return rows
-
-
-def members(cluster: Cluster, strategy: Strategy, group: str, rank: int) -> tuple[int, ...]:
-    """Ranks of the group named `group` that `rank` belongs to, in order (plain degrees only).
-
-    >>> from meshwright.hardware.cluster import parse
-    >>> members(parse("16xh100"), Strategy(dp=2, tp=8), "dp", 3)
-    (3, 11)
-    """
-    known = groups(strategy)
-    if group not in known:
-        hint = did_you_mean(group, tuple(known)) or f"known: {', '.join(known)}"
-        raise InputError(Diagnostic("group-unknown", f"{group!r} is not a group of ranks", hint=hint))
-    if not 0 <= rank < cluster.n_chips:
-        message = f"rank {rank} is outside 0 to {cluster.n_chips - 1}"
-        raise InputError(Diagnostic("rank-unknown", message, hint="ranks count from 0"))
-    found = [rank]
-    for stride, degree in known[group]:
-        s, d = int(stride), int(degree)
-        found = [r + (i - r // s % d) * s for r in found for i in range(d)]
-    return tuple(sorted(found))
 
 
 def _order(placement: Iterable[str]) -> tuple[str, ...]:
@@ -170,19 +132,39 @@ def _split(pieces: Pieces, size: Any) -> tuple[Pieces, Pieces]:
 
 
 def _experts(strategy: Strategy, order: tuple[str, ...], degrees: dict[str, Any]) -> dict[str, Pieces]:
-    """etp, ep, edp over the ranks of one stage; where pp lies among them, outer ones stride over it."""
+    """etp, ep, edp over the ranks of one stage. Where pp lies among them, what is outside of it strides over
+    it, and an axis that begins inside has two pieces: (t, inside / t) and the rest.
+
+    Assumes that `inside`, the ranks of the axes within pp, and each expert axis divide one another.
+    """
     etp, ep = _whole(strategy.etp), _whole(strategy.ep)
     stage = degrees["tp"] * degrees["cp"] * degrees["dp"]
-    inside: Any = 1
-    for axis in order[: order.index("pp")]:
-        inside = inside * degrees[axis]
+    inside = ranks_inside_pipeline(order, degrees)
     found: dict[str, Pieces] = {}
     stride: Any = np.asarray(1)
     for name, degree in (("etp", etp), ("ep", ep), ("edp", np.maximum(stage // (ep * etp), 1))):
-        placed = np.where((stride >= inside) & (inside < stage), stride * degrees["pp"], stride)
-        found[name] = ((placed, degree),)
+        if order[-1] == "pp":
+            found[name] = ((stride, degree),)
+        else:
+            near = np.gcd(np.maximum(inside // stride, 1), degree)
+            beyond = np.where(stride * near >= inside, stride * near * degrees["pp"], stride * near)
+            found[name] = ((stride, near), (beyond, degree // near))
         stride = stride * degree
     return found
+
+
+def ranks_inside_pipeline(order: Iterable[str], degrees: Mapping[str, Any]) -> Any:
+    """Ranks of one stage that lie side by side: the product of the axes placed within pp.
+
+    >>> ranks_inside_pipeline(("tp", "pp", "cp", "dp"), {"tp": 8, "pp": 4, "cp": 1, "dp": 2})
+    8
+    """
+    inside: Any = 1
+    for axis in order:
+        if axis == "pp":
+            break
+        inside = inside * degrees[axis]
+    return inside
 
 
 def _local(stride: Any, degree: Any, domain: int) -> Any:

@@ -143,6 +143,18 @@ def stage_classes(
     return Classes(pairs[0], pairs[1], counts, fullest_rank, multiplicity, np.asarray(index).ravel())
 
 
+def virtual_stages(pp: int, vpp: int, layout: Layout) -> tuple[tuple[int, ...], ...]:
+    """The virtual stages that each rank of a pipeline holds, in the order of its chunks.
+
+    >>> virtual_stages(2, 2, "round"), virtual_stages(2, 2, "v"), virtual_stages(2, 1, "both-ways")
+    (((0, 2), (1, 3)), ((0, 3), (1, 2)), ((0, 1), (1, 0)))
+    """
+    by_chunk = _by_chunk(np.arange(pp * vpp), pp, layout)
+    if layout == "both-ways":
+        by_chunk = np.concatenate([by_chunk, by_chunk[:, ::-1]])
+    return tuple(tuple(int(stage) for stage in rank) for rank in by_chunk.T)
+
+
 def layout_fault(
     model: Model, pp: int, vpp: int, layers_per_stage: Sequence[int] | None
 ) -> Diagnostic | None:
