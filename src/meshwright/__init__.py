@@ -1,8 +1,8 @@
 """Meshwright plans, explains, checks and validates hybrid-parallel training of large language models.
 
 The public face is small and loaded on first use, so that `import meshwright` costs nothing:
-`plan`, `estimate`, `check`, `compare`, `validate`, and the nouns `Model`, `Cluster`, `Work`, `Strategy`,
-`Plan`, `Estimate`.
+`plan`, `estimate`, `explain`, `check`, `compare`, `validate`, and the nouns `Model`, `Cluster`, `Work`,
+`Strategy`, `Plan`, `Estimate`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         check,
         compare,
         estimate,
+        explain,
         plan,
         validate,
     )
@@ -37,6 +38,7 @@ _API = (
     "check",
     "compare",
     "estimate",
+    "explain",
     "plan",
     "validate",
 )
@@ -56,6 +58,7 @@ __all__ = [
     "check",
     "compare",
     "estimate",
+    "explain",
     "plan",
     "validate",
 ]

@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from meshwright.calibrate.rows import Run
     from meshwright.calibrate.validate import Validation
     from meshwright.report.comparison import Comparison
+    from meshwright.report.explanation import Explanation
     from meshwright.report.ranks import RankMap
+    from meshwright.search.why import Sentence
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
-    "check", "compare", "estimate", "plan", "ranks", "save", "validate",
+    "check", "compare", "estimate", "explain", "plan", "ranks", "save", "validate",
 ]  # fmt: skip
 
 
@@ -203,6 +205,47 @@ def _planned(
     )
 
 
+def explain(
+    model: str | Path | Model | Estimate,
+    cluster: str | Path | Cluster | None = None,
+    *,
+    runner_up: bool = False,
+    progress: Callable[..., None] | None = None,
+    **asked: Any,
+) -> Explanation:
+    """Why an estimate is what it is: sentences, what the step scales with, where communication stops hiding.
+
+    Takes an estimate, or what `estimate` takes. With `runner_up` the fields that are not given (of a plan
+    file: all) are searched for the plan that comes next, or for a better one.
+    """
+    from meshwright.report import explanation
+
+    if isinstance(model, Estimate):
+        found, given = model, {}
+    else:
+        found = estimate(model, cluster, nearest=0, **asked)
+        given = {k: v for k, v in asked.items() if k not in _REQUEST}
+    others = (_runner_up(found, given, progress),) if runner_up else ()
+    return explanation.explained(found, others)
+
+
+def _runner_up(found: Estimate, given: Mapping[str, Any], progress: Callable[..., None] | None) -> Sentence:
+    """What a search of the fields that are not `given` finds beside this plan."""
+    from meshwright.search import plan as search
+    from meshwright.search import why
+
+    fixed = {k: v for k, v in given.items() if v is not None and k != "price_per_chip_hour"}
+    best = search.search(
+        found.model, found.cluster, found.work, fixed, found.profile, top=2, progress=progress
+    ).plans
+    others = [p for p in best if p.strategy != found.strategy]
+    if not others:
+        return why.Sentence("No other plan fits.", ("step.time",), {"step.time": found.step_time_s})
+    other = others[0]
+    called = "best plan that fits" if other is best[0] else "runner-up"
+    return why.runner_up(found.strategy, found.evaluation, other.strategy, other.evaluation, called)
+
+
 def check(
     model: str | Path | Model,
     cluster: str | Path | Cluster | None = None,
@@ -348,21 +391,6 @@ def exceeds(found: Validation, limit: float) -> bool:
     """Whether the median error of step time is above `limit` (a fraction), or nothing was compared."""
     error = found.time.median_abs_error_percent
     return error is None or error > 100 * limit
-
-
-def explained(found: Estimate, *, path: str | None = None, depth: int | None = None) -> dict[str, Any]:
-    """The object that `meshwright explain --json` prints: an estimate with its tree of terms.
-
-    `path` keeps the part of that name alone, `depth` that many levels.
-    """
-    from meshwright.report.terminal.tree import term_at
-
-    shown = as_json.estimate_object(found, verb="explain")
-    root = found.evaluation.terms
-    if root is not None:
-        term = root if path is None else term_at(root, path)
-        shown["plan"]["terms"] = as_json.term_json(term, depth)
-    return shown
 
 
 def calibrate(

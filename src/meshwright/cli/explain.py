@@ -1,4 +1,4 @@
-"""`meshwright explain`: the tree of terms behind an estimate."""
+"""`meshwright explain`: why an estimate is what it is, in sentences and as a tree of terms."""
 
 from __future__ import annotations
 
@@ -14,15 +14,28 @@ from meshwright.cli.options import arguments, json_flag, request
 @request
 @click.option("--depth", type=click.IntRange(min=1), default=None, help="Levels of the tree to show.")
 @click.option("--term", "path", metavar="PATH", help="Only this part, for example step.time.compute.")
+@click.option(
+    "--runner-up", is_flag=True, help="Search what is not given for the next plan, or a better one."
+)
+@click.option("--plain", is_flag=True, help="The story in words that need no training, on a page.")
 @json_flag
-def command(depth: int | None, path: str | None, as_json: bool, **flags: Any) -> None:
-    """Where an estimate comes from: every term with its value, formula and inputs."""
+def command(
+    depth: int | None, path: str | None, runner_up: bool, plain: bool, as_json: bool, **flags: Any
+) -> None:
+    """Why a plan takes its time: what binds, where communication stops hiding, then every term.
+
+    Each sentence names the terms and values that it rests on (--json). --term PATH shows a part of the tree.
+    """
     from meshwright import api
 
-    found = api.estimate(**arguments(flags), nearest=0)
+    with output.progress("searching") as update:
+        found = api.explain(**arguments(flags), runner_up=runner_up, progress=None if as_json else update)
     if as_json:
-        output.print_json(api.explained(found, path=path, depth=depth))
+        output.print_json(found.json(path=path, depth=depth, plain=plain))
     else:
-        from meshwright.report.terminal.tree import print_tree
+        from meshwright.report.terminal.explanation import print_explanation, print_plain
 
-        print_tree(found, output.console(), depth=depth, path=path)
+        if plain:
+            print_plain(found, output.console())
+        else:
+            print_explanation(found, output.console(), depth=depth, path=path)

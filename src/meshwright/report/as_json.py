@@ -253,7 +253,8 @@ def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
             {"without": n.without, "step_time_s": n.step_time_s, "loss_percent": n.loss_percent}
             for n in plan.necessity
         ],
-        "why": list(plan.why),
+        "why": [said.text for said in plan.why],
+        "sentences": [said.json() for said in plan.why],
         "nearest": None if plan.nearest is None else {"plan": plan_json(plan.nearest), "needs": plan.needs},
     }
     if plan.best is not None:

@@ -21,6 +21,7 @@ from meshwright.work import Work
 if TYPE_CHECKING:
     from meshwright.calibrate.nearest import Near
     from meshwright.search.plan import Necessity
+    from meshwright.search.why import Sentence
 
 SECONDS_PER_DAY = 86400.0
 
@@ -160,7 +161,7 @@ class Plan:
     bounded: dict[str, int]
     search_seconds: float
     necessity: tuple[Necessity, ...]
-    why: tuple[str, ...]
+    why: tuple[Sentence, ...]
     nearest: Estimate | None = None
     needs: str = ""
     space: dict[str, tuple[Any, ...]] | None = None

@@ -20,6 +20,7 @@ from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, d
 from meshwright.search.ranking import Candidate, differences
 from meshwright.search.scan import Scan, scans
 from meshwright.search.space import Space, build
+from meshwright.search.why import Sentence
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -53,7 +54,7 @@ class Found:
     necessity: tuple[Necessity, ...]
     nearest: Ranked | None
     needs: str
-    why: tuple[str, ...]
+    why: tuple[Sentence, ...]
     space: Space
 
 
@@ -136,7 +137,7 @@ def _necessity(found: Scan, plain: Scan | None) -> tuple[Necessity, ...]:
     return tuple(told)
 
 
-def _why(plans: tuple[Ranked, ...], necessity: tuple[Necessity, ...]) -> tuple[str, ...]:
+def _why(plans: tuple[Ranked, ...], necessity: tuple[Necessity, ...]) -> tuple[Sentence, ...]:
     if not plans:
         return ()
     said = [sentences.binds(plans[0].evaluation)]
@@ -145,6 +146,7 @@ def _why(plans: tuple[Ranked, ...], necessity: tuple[Necessity, ...]) -> tuple[s
         said.append(sentences.runner_up(first.strategy, first.evaluation, second.strategy, second.evaluation))
     if plans[0].tied:
         words = " or ".join(differences(plans[0].strategy, other) for other in plans[0].tied)
-        said.append(f"Tied with the best: {words} changes nothing in it; the simpler word is shown.")
+        tied = f"Tied with the best: {words} changes nothing in it; the simpler word is shown."
+        said.append(Sentence(tied, ("step.time",), {"step.time": float(plans[0].evaluation.step_time_s)}))
     said.append(sentences.memory(plans[0].evaluation))
     return (*said, *sentences.necessities(necessity))

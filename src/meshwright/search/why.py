@@ -11,13 +11,16 @@ from meshwright.search.necessity import Necessity
 from meshwright.strategy.records import Strategy
 
 GIB = 2.0**30
+TRAFFIC = {
+    "tp": "tensor-parallel traffic",
+    "cp": "context-parallel traffic",
+    "ep": "expert traffic",
+    "dp": "data-parallel traffic",
+    "pp": "traffic between pipeline stages",
+}
 PARTS = {
     "compute": "computing",
-    "tp": "waiting for tensor-parallel traffic",
-    "cp": "waiting for context-parallel traffic",
-    "ep": "waiting for expert traffic",
-    "dp": "waiting for data-parallel traffic",
-    "pp": "waiting for pipeline sends",
+    **{name: f"waiting for {said}" for name, said in TRAFFIC.items()},
     "bubble": "idle in the pipeline bubble",
     "optimizer": "in the optimizer",
     "other": "in host time and stragglers",
@@ -41,28 +44,33 @@ class Sentence:
         return {"text": self.text, "terms": list(self.terms), "values": self.values}
 
 
-def binds(evaluation: Evaluation) -> str:
+def binds(evaluation: Evaluation) -> Sentence:
     """Where the step's seconds go, the largest parts first."""
     step = float(evaluation.step_time_s)
     parts = sorted(((k, float(v)) for k, v in evaluation.time_s.items()), key=lambda p: -p[1])
     shown = [(k, v) for k, v in parts if v >= 0.005 * step][:4]
     listed = ", ".join(f"{v:.3g} s ({v / step:.0%}) {PARTS.get(k, k)}" for k, v in shown)
     floor = float(evaluation.floor_time_s)
-    return (
-        f"{_cap(PARTS.get(shown[0][0], shown[0][0]))} binds: of {step:.4g} s a step, {listed}; "
+    said = (
+        f"{capital(PARTS.get(shown[0][0], shown[0][0]))} binds: of {step:.4g} s a step, {listed}; "
         f"the arithmetic alone at the chip's peak would take {floor:.3g} s."
     )
+    values = {"step.time": step, **{f"step.time.{k}": v for k, v in shown}, "floor_time_s": floor}
+    return Sentence(said, tuple(f"step.time.{k}" for k, _ in shown), values)
 
 
-def memory(evaluation: Evaluation) -> str:
+def memory(evaluation: Evaluation) -> Sentence:
     """Where the fullest rank's memory goes."""
     peak, capacity = float(evaluation.peak_bytes), float(evaluation.capacity_bytes)
     parts = sorted(((k, float(v)) for k, v in evaluation.memory_bytes.items()), key=lambda p: -p[1])
-    listed = ", ".join(f"{k} {v / GIB:.1f}" for k, v in parts if v > 0.01 * peak)
-    return (
+    shown = [(k, v) for k, v in parts if v > 0.01 * peak]
+    listed = ", ".join(f"{k} {v / GIB:.1f}" for k, v in shown)
+    said = (
         f"The fullest rank (pipeline stage {int(evaluation.peak_stage)}) holds {peak / GIB:.1f} of "
         f"{capacity / GIB:.1f} GiB ({peak / capacity:.0%}): {listed}."
     )
+    values = {"step.memory": peak, "capacity_bytes": capacity, **{f"step.memory.{k}": v for k, v in shown}}
+    return Sentence(said, tuple(f"step.memory.{k}" for k, _ in shown), values)
 
 
 def differs(a: Strategy, b: Strategy) -> list[str]:
@@ -70,32 +78,42 @@ def differs(a: Strategy, b: Strategy) -> list[str]:
     return [f"{f} {getattr(b, f)}" for f in FIELDS if getattr(a, f) != getattr(b, f)]
 
 
-def runner_up(best: Strategy, first: Evaluation, other: Strategy, second: Evaluation) -> str:
-    """Why the second plan lost: what it gains, and what it pays more."""
+def runner_up(
+    best: Strategy, first: Evaluation, other: Strategy, second: Evaluation, called: str = "runner-up"
+) -> Sentence:
+    """Why another plan (`called` so) takes longer or less: what it pays more, and what it gains."""
     gap = float(second.step_time_s) - float(first.step_time_s)
     change = sorted(
         ((k, float(second.time_s[k]) - float(first.time_s[k])) for k in first.time_s), key=lambda p: -p[1]
     )
     tiny = 0.0005 * float(first.step_time_s)
-    costs = [f"{v:+.3g} s {PARTS.get(k, k)}" for k, v in change if v > tiny][:2]
-    gains = [f"{v:+.3g} s {PARTS.get(k, k)}" for k, v in reversed(change) if v < -tiny][:2]
-    told = "; ".join(part for part in (", ".join(costs), ", ".join(gains)) if part) or "no part moves visibly"
-    return (
-        f"The runner-up ({', '.join(differs(best, other)) or 'the same layout'}) takes "
-        f"{float(second.step_time_s):.4g} s, {gap / float(first.step_time_s):.2%} more: {told}."
+    costs = [(k, v) for k, v in change if v > tiny][:2]
+    gains = [(k, v) for k, v in reversed(change) if v < -tiny][:2]
+    sides = (", ".join(f"{v:+.3g} s {PARTS.get(k, k)}" for k, v in some) for some in (costs, gains))
+    told = "; ".join(part for part in sides if part) or "no part moves visibly"
+    more = f"{abs(gap) / float(first.step_time_s):.2%} {'less' if gap < 0 else 'more'}"
+    said = (
+        f"The {called} ({', '.join(differs(best, other)) or 'the same layout'}) takes "
+        f"{float(second.step_time_s):.4g} s, {more}: {told}."
     )
+    values = {"step.time": float(first.step_time_s), "step.time.other": float(second.step_time_s)}
+    for name, _ in (*costs, *gains):
+        values[f"step.time.{name}"] = float(first.time_s[name])
+        values[f"step.time.{name}.other"] = float(second.time_s[name])
+    return Sentence(said, tuple(f"step.time.{k}" for k, _ in (*costs, *gains)) or ("step.time",), values)
 
 
-def necessities(necessity: Sequence[Necessity]) -> list[str]:
+def necessities(necessity: Sequence[Necessity]) -> list[Sentence]:
     """What the techniques in use buy."""
     needed = [n.without for n in necessity if n.loss_percent is None]
     bought = sorted((n for n in necessity if n.loss_percent), key=lambda n: -(n.loss_percent or 0.0))
     said = []
     if needed:
-        said.append(f"Nothing fits without {', '.join(needed)}.")
+        said.append(Sentence(f"Nothing fits without {', '.join(needed)}."))
     if bought:
         listed = ", ".join(f"{n.without} {n.loss_percent:.1f} % ({n.step_time_s:.4g} s)" for n in bought)
-        said.append(f"Doing without costs: {listed}.")
+        seconds = {f"step.time.without_{n.without}": n.step_time_s for n in bought}
+        said.append(Sentence(f"Doing without costs: {listed}.", ("step.time",), seconds))
     return said
 
 
@@ -110,5 +128,6 @@ def needs(evaluation: Evaluation, chips: int) -> str:
     )
 
 
-def _cap(text: Any) -> str:
+def capital(text: str) -> str:
+    """With a capital letter."""
     return f"{text[0].upper()}{text[1:]}"

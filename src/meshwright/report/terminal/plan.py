@@ -37,7 +37,7 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
             console.print()
             console.print("why")
             for sentence in found.why:
-                console.print(f"  {sentence}")
+                console.print(f"  {sentence.text}")
         if found.necessity:
             console.print()
             console.print(_necessity(found, best))

@@ -11,7 +11,6 @@ from meshwright import units
 from meshwright.cost.terms import Term
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.report.records import Estimate
-from meshwright.report.terminal.estimate import print_headline
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,13 +20,15 @@ _SIGN = {"leaf": "", "sum": "sum of", "max": "largest of", "product": "product o
 
 def print_tree(found: Estimate, console: Console, *, depth: int | None, path: str | None) -> None:
     """The tree below `path` (all of it without one), `depth` levels of it."""
+    console.print(_branch(chosen(found, path), depth))
+
+
+def chosen(found: Estimate, path: str | None) -> Term:
+    """The term at `path` of an estimate's tree, or the root; InputError where there is none."""
     root = found.evaluation.terms
     if root is None:
         raise InputError(Diagnostic("MW906", "this estimate has no tree of terms"))
-    chosen = root if path is None else term_at(root, path)
-    print_headline(found, console)
-    console.print()
-    console.print(_branch(chosen, depth))
+    return root if path is None else term_at(root, path)
 
 
 def term_at(root: Term, path: str) -> Term:

@@ -1,0 +1,206 @@
+"""Why a plan takes the time that it takes: sentences with the terms and values that each rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from meshwright import units
+from meshwright.report import as_json
+from meshwright.report.records import Estimate
+from meshwright.search import probe, why
+from meshwright.search.bounds import Request
+from meshwright.search.probe import Crossing, Leaning
+from meshwright.search.why import Sentence
+
+RESOURCES = {
+    "flops": "arithmetic",
+    "hbm": "memory bandwidth",
+    "scale_up": "links of the fast domain",
+    "scale_out": "network between domains",
+}
+VISIBLE = 0.001  # a share of the step that is told
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """An estimate with its reasons. `binds` is the largest part of the step and the resource that most of
+    that part scales with (None where none moves it)."""
+
+    estimate: Estimate
+    leans_on: dict[str, dict[str, float]]
+    numbers: tuple[Leaning, ...]
+    crossings: tuple[Crossing, ...]
+    binds: tuple[str, str | None]
+    sentences: tuple[Sentence, ...]
+
+    def json(
+        self, *, path: str | None = None, depth: int | None = None, plain: bool = False
+    ) -> dict[str, Any]:
+        """The object that `meshwright explain --json` prints (see docs/json.md).
+
+        `path` keeps the term of that name alone, `depth` that many levels; `plain` adds the plain story.
+        """
+        return explanation_object(self, path=path, depth=depth, plain=plain)
+
+
+def explained(estimate: Estimate, others: Sequence[Sentence] = ()) -> Explanation:
+    """The explanation of an estimate; `others` are sentences about other plans, told last."""
+    e = estimate.evaluation
+    request = request_of(estimate)
+    leanings = probe.leans_on(request, estimate.strategy, e)
+    numbers = probe.numbers_leant_on(request, estimate.strategy, e)
+    crossings = probe.crossings(request, estimate.strategy, e, leanings)
+    part = max(e.time_s, key=lambda name: float(e.time_s[name]))
+    resource = max(leanings, key=lambda name: leanings[name][part])
+    binds = (part, resource if leanings[resource][part] > VISIBLE * float(e.time_s[part]) else None)
+    sentences = (
+        why.binds(e),
+        _resources(estimate, binds, leanings),
+        why.memory(e),
+        *_communications(estimate, crossings),
+        _numbers(estimate, numbers),
+        *others,
+    )
+    return Explanation(estimate, leanings, numbers, crossings, binds, sentences)
+
+
+def request_of(estimate: Estimate) -> Request:
+    """What was planned."""
+    return Request(estimate.model, estimate.cluster, estimate.work, estimate.profile)
+
+
+def _resources(
+    estimate: Estimate, binds: tuple[str, str | None], leanings: Mapping[str, Mapping[str, float]]
+) -> Sentence:
+    """What of the step scales with what, found by changing each speed a little."""
+    step = estimate.step_time_s
+    part, resource = binds
+    shares = sorted(((r, moves["step"] / step) for r, moves in leanings.items()), key=lambda p: -p[1])
+    shown = [(r, share) for r, share in shares if share >= VISIBLE]
+    listed = [f"{RESOURCES[r]} {units.percent_text(share)}" for r, share in shown]
+    left = 1.0 - sum(share for _, share in shown)
+    if left >= VISIBLE:
+        listed.append(f"none of these {units.percent_text(left)} (start-ups and launches)")
+    said = f"Whose speed the step follows: {', '.join(listed)}"
+    if resource is not None:
+        said += f". What binds, {why.PARTS.get(part, part)}, follows {RESOURCES[resource]} most"
+    values: dict[str, Any] = {"step.time": step, f"step.time.{part}": float(estimate.evaluation.time_s[part])}
+    values |= {f"scales_with.{r}": moves["step"] for r, moves in leanings.items()}
+    moved = {max(moves, key=lambda k: moves[k] if k != "step" else 0.0): None for moves in leanings.values()}
+    terms = dict.fromkeys((part, *(k for k in moved if k != "step")))
+    return Sentence(f"{said}.", tuple(f"step.time.{k}" for k in terms), values)
+
+
+def _communications(estimate: Estimate, crossings: Sequence[Crossing]) -> list[Sentence]:
+    """One sentence for each communication, the one that shows most first; none on one chip."""
+    own: dict[str, list[Crossing]] = {}
+    for one in crossings:
+        own.setdefault(one.communication, []).append(one)
+    if not own:
+        return []
+    parts = sorted(own, key=lambda part: -own[part][0].share)
+    means = f"Traffic is called hidden while it shows at most {probe.HIDES:.0%} of the step."
+    terms = tuple(f"step.time.{part}" for part in parts)
+    return [
+        Sentence(means, terms, {"hides": probe.HIDES}),
+        *(_communication(estimate, part, own[part]) for part in parts),
+    ]
+
+
+def _communication(estimate: Estimate, part: str, found: Sequence[Crossing]) -> Sentence:
+    share, seconds = found[0].share, float(estimate.evaluation.time_s[part])
+    hides = share <= probe.HIDES
+    said = (
+        f"{why.capital(why.TRAFFIC[part])} shows {units.seconds_text(seconds)} "
+        f"({units.percent_text(share)} of the step) and {'is hidden' if hides else 'is not hidden'}"
+    )
+    turns = [_turn(one) for one in found if one.at is not None]
+    always = [_range(one) for one in found if one.always]
+    never = [_range(one) for one in found if one.at is None and not one.always]
+    told = [
+        *([f"it would {'show' if hides else 'hide'} {' or '.join(turns)}"] if turns else []),
+        *([f"no {' and no '.join(always)} shows it"] if always else []),
+        *([f"no {' and no '.join(never)} hides it"] if never else []),
+    ]
+    values: dict[str, Any] = {"step.time": estimate.step_time_s, f"step.time.{part}": seconds, "share": share}
+    for one in found:
+        values[one.field] = one.now
+        values[f"{one.field}.hides_from"] = one.at
+    return Sentence(f"{'; '.join([said, *told])}.", (f"step.time.{part}",), values)
+
+
+# Of each field: its name, its unit, and whether it is a whole number.
+_FIELDS = {
+    "cluster.scale_up_gbytes_s": ("bandwidth inside the domain", "GB/s a chip inside the domain", False),
+    "cluster.scale_out_gbits_s": ("bandwidth between domains", "Gbit/s a chip between domains", False),
+    "global_batch_size": ("batch", "sequences a step", True),
+    "cluster.scale_up_size": ("domain", "chips a domain", True),
+}
+
+
+def _turn(one: Crossing) -> str:
+    """Where it changes, seen from now."""
+    assert one.at is not None
+    _, unit, _ = _FIELDS[one.field]
+    direction = "below" if one.now >= one.at else "from"
+    return f"{direction} {_amount(one, one.at)} {unit} (now {_amount(one, one.now)})"
+
+
+def _range(one: Crossing) -> str:
+    name, unit, _ = _FIELDS[one.field]
+    return f"{name} from {_amount(one, one.low)} to {_amount(one, one.high)} {unit.partition(' a ')[0]}"
+
+
+def _amount(one: Crossing, value: float) -> str:
+    whole = _FIELDS[one.field][2]
+    return f"{value:,.0f}" if whole or value >= 1000 else f"{value:.3g}"
+
+
+def _numbers(estimate: Estimate, numbers: Sequence[Leaning]) -> Sentence:
+    """How much of the step rests on numbers that were assumed, and on the largest of those that were not."""
+    step = estimate.step_time_s
+    assumed = [n for n in numbers if n.provenance == "assumed" and n.seconds >= VISIBLE * step]
+    known = [n for n in numbers if n.provenance != "assumed" and n.seconds >= VISIBLE * step][:3]
+
+    def listed(some: Sequence[Leaning], *, tagged: bool) -> str:
+        return ", ".join(
+            f"{n.name} {units.percent_text(n.seconds / step)}{f' ({n.provenance})' if tagged else ''}"
+            for n in some
+        )
+
+    said = (
+        f"Assumed numbers move {units.percent_text(sum(n.seconds for n in assumed) / step)} of the step: "
+        f"{listed(assumed, tagged=False)}"
+        if assumed
+        else f"No assumed number moves {VISIBLE:.1%} of the step"
+    )
+    if known:
+        said += f"; of the others the step scales most with {listed(known, tagged=True)}"
+    values = {n.name: n.seconds for n in (*assumed, *known)} | {"step.time": step}
+    return Sentence(f"{said}.", ("step.time",), values)
+
+
+def explanation_object(
+    found: Explanation, *, path: str | None, depth: int | None, plain: bool
+) -> dict[str, Any]:
+    """The object of `explain`: an estimate with its tree of terms, and why."""
+    from meshwright.report.terminal.tree import chosen
+
+    shown = as_json.estimate_object(found.estimate, verb="explain")
+    shown["plan"]["terms"] = as_json.term_json(chosen(found.estimate, path), depth)
+    part, resource = found.binds
+    body: dict[str, Any] = {
+        "binds": {"term": f"step.time.{part}", "resource": resource},
+        "sentences": [said.json() for said in found.sentences],
+        "scales_with": found.leans_on,
+        "numbers": found.numbers,
+        "crossings": found.crossings,
+    }
+    if plain:
+        from meshwright.report.plain import story
+
+        body["plain"] = list(story(found))
+    added: dict[str, Any] = as_json.plain(body)
+    return shown | added

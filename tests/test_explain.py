@@ -1,0 +1,227 @@
+"""Explanations: what a sentence cites is in the tree, crossings are where they are said to be, and an input
+that changes changes what binds."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+import meshwright
+from meshwright.cli.main import run
+from meshwright.report.explanation import Explanation
+from meshwright.report.plain import story
+from meshwright.search.probe import HIDES, RESOURCES, Crossing
+
+DENSE: dict[str, Any] = {
+    "model": "llama-3.1-70b", "cluster": "256xh100", "seq_len": 8192, "global_batch_size": 512,
+    "tp": 8, "pp": 4, "recompute": "full",
+}  # fmt: skip
+SPARSE: dict[str, Any] = {
+    "model": "mixtral-8x7b", "cluster": "64xh100", "seq_len": 4096, "global_batch_size": 256,
+    "ep": 8, "zero": 1, "recompute": "full",
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=[DENSE, SPARSE], ids=["dense", "sparse"])
+def asked(request: pytest.FixtureRequest) -> dict[str, Any]:
+    found: dict[str, Any] = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def found(asked: dict[str, Any]) -> Explanation:
+    return meshwright.explain(**asked)
+
+
+def test_every_sentence_cites_terms_of_the_tree_with_their_values(found: Explanation) -> None:
+    root = found.estimate.evaluation.terms
+    assert root is not None
+    tree = {path: float(term.value) for path, term in root.walk()}
+    for said in found.sentences:
+        assert said.text.endswith(".")
+        assert said.values
+        assert set(said.terms) <= set(tree)
+        for name, value in said.values.items():
+            if name in tree:
+                assert value == pytest.approx(tree[name])
+
+
+def test_what_binds_is_the_largest_part(found: Explanation) -> None:
+    seconds = found.estimate.evaluation.time_s
+    assert found.binds[0] == max(seconds, key=lambda name: seconds[name])
+    assert found.sentences[0].terms[0] == f"step.time.{found.binds[0]}"
+
+
+@pytest.mark.parametrize(
+    ("change", "term", "resource"),
+    [
+        ({}, "compute", "flops"),
+        ({"overrides": {"scale_out_gbits_s": 4}}, "dp", "scale_out"),
+        ({"overrides": {"scale_up_gbytes_s": 4}}, "tp", "scale_up"),
+        ({"global_batch_size": 16, "pp": 16}, "bubble", "flops"),
+    ],
+)
+def test_one_input_changes_what_binds(change: dict[str, Any], term: str, resource: str) -> None:
+    found = meshwright.explain(**(DENSE | change))
+    assert found.binds == (term, resource)
+    assert found.sentences[0].terms[0] == f"step.time.{term}"
+
+
+def test_shares_that_follow_a_speed_are_within_the_step(found: Explanation) -> None:
+    assert set(found.leans_on) == set(RESOURCES)
+    shares = [moves["step"] / found.estimate.step_time_s for moves in found.leans_on.values()]
+    assert all(share > -1e-9 for share in shares)
+    assert 0.5 < sum(shares) < 1.001  # overlap makes it less, nothing makes it more
+
+
+def at(asked: dict[str, Any], field: str, value: float) -> meshwright.Estimate:
+    """The plan of `asked` with one field changed, through the public face."""
+    changed = dict(asked)
+    if field == "global_batch_size":
+        changed[field] = int(value)
+    else:
+        changed["overrides"] = {field.removeprefix("cluster."): value}
+    return meshwright.estimate(**changed, nearest=0)
+
+
+def share(estimate: meshwright.Estimate, part: str) -> float:
+    return float(estimate.evaluation.time_s[part]) / estimate.step_time_s
+
+
+def turns(found: Explanation) -> list[Crossing]:
+    return [one for one in found.crossings if one.at is not None]
+
+
+def test_communication_hides_from_the_crossing_on(asked: dict[str, Any], found: Explanation) -> None:
+    assert turns(found)
+    for one in turns(found):
+        assert one.at is not None
+        assert share(at(asked, one.field, one.at), one.communication) <= HIDES
+        if one.field.startswith("cluster.scale_up_size"):
+            continue
+        step = found.estimate.strategy.dp * found.estimate.strategy.microbatch_size
+        before = one.at - max(step, 0.02 * one.at) if one.field == "global_batch_size" else 0.99 * one.at
+        if before >= one.low:
+            before = before // step * step if one.field == "global_batch_size" else before
+            assert share(at(asked, one.field, before), one.communication) > 0.95 * HIDES
+
+
+def test_crossings_without_a_turn_say_what_holds_everywhere(
+    asked: dict[str, Any], found: Explanation
+) -> None:
+    for one in found.crossings:
+        if one.at is None and one.field != "global_batch_size":
+            for value in (max(one.low, 0.2), one.high):
+                hides = share(at(asked, one.field, value), one.communication) <= HIDES
+                assert hides == one.always
+
+
+def test_bandwidth_batch_and_domain_of_every_communication(found: Explanation) -> None:
+    fields: dict[str, set[str]] = {}
+    for one in found.crossings:
+        fields.setdefault(one.communication, set()).add(one.field)
+    for own in fields.values():
+        assert {"global_batch_size", "cluster.scale_up_size"} < own
+
+
+def test_assumed_numbers_are_weighed() -> None:
+    slices = meshwright.explain(
+        "llama-3.1-8b", "2*tpu-v5p:4x4x4", seq_len=4096, global_batch_size=128, zero=1, recompute="full",
+        overrides={"scale_out_gbits_s": 2},
+    )  # fmt: skip
+    assumed = [n for n in slices.numbers if n.provenance == "assumed" and n.seconds > 0]
+    assert "profile.scale_out" in [n.name for n in assumed]
+    (said,) = [s for s in slices.sentences if s.text.startswith(("Assumed", "No assumed"))]
+    assert said.text.startswith("Assumed numbers move")
+    assert said.values["profile.scale_out"] > 0.01 * slices.estimate.step_time_s
+
+
+def test_the_best_plan_has_the_runner_up_of_plan() -> None:
+    work: dict[str, Any] = {"seq_len": 8192, "global_batch_size": 64}
+    planned = meshwright.plan("llama-3.1-8b", "8xh100", top=2, **work)
+    best = planned.plans[0]
+    found = meshwright.explain(best, runner_up=True)
+    other = planned.plans[1].step_time_s
+    assert found.sentences[-1].text.startswith("The runner-up")
+    assert found.sentences[-1].values["step.time.other"] == pytest.approx(other)
+
+
+def test_a_worse_plan_is_told_of_the_best_with_the_same_flags() -> None:
+    work: dict[str, Any] = {"seq_len": 8192, "global_batch_size": 64, "tp": 4}
+    best = meshwright.plan("llama-3.1-8b", "8xh100", top=1, **work).plans[0]
+    found = meshwright.explain("llama-3.1-8b", "8xh100", runner_up=True, recompute=None, pp=None, **work)
+    said = found.sentences[-1]
+    if found.estimate.strategy != best.strategy:
+        assert said.text.startswith("The best plan that fits")
+        assert said.values["step.time.other"] == pytest.approx(best.step_time_s)
+
+
+JARGON = re.compile(
+    r"\b(TP|PP|DP|CP|EP|VPP|SP|ZeRO|FSDP|MFU|HFU|HBM|NVLink|InfiniBand|GPUs?|TPUs?|GiB|TiB|GB|FLOPs?|TFLOP"
+    r"|all-?reduce|all-?gather|reduce-?scatter|all-?to-?all|bubble|shard\w*|micro-?batch\w*|tensor\w*|pipeline\w*"
+    r"|parallel\w*|collective\w*|latency|throughput|bandwidth|optimi[sz]er|gradient\w*|activation\w*|recompute\w*"
+    r"|checkpoint\w*|tokens?|ranks?|degree|overlap\w*|interconnect|topology|node|domain|scale-?(up|out)"
+    r"|step|ms|µs|kWh|schedule|1f1b|mbs|bf16|dispatch\w*|logits|kernel\w*|profile\.\w+|stage)\b",
+    re.IGNORECASE,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"cp": 2, "pp": 1, "zero": 3, "total_tokens": "15T", "price_per_chip_hour": 2.0},
+        {"tp": 1, "pp": 1},
+        {"global_batch_size": 16, "pp": 16},
+    ],
+)
+def test_the_plain_story_has_no_word_of_the_trade(change: dict[str, Any]) -> None:
+    found = meshwright.explain(**(DENSE | change))
+    text = "\n".join(story(found))
+    bare = text.replace(found.estimate.model.name, "").replace(found.estimate.cluster.chip.name, "")
+    assert JARGON.findall(bare) == []
+    assert 100 < len(text.split()) < 450  # a page
+
+
+def test_the_plain_story_says_how_work_is_split_and_what_roads_change(found: Explanation) -> None:
+    text = " ".join(story(found))
+    e = found.estimate
+    assert f"{e.cluster.n_chips:,} {e.cluster.chip.name} chips" in text
+    assert f"{e.strategy.dp:,} teams" in text
+    assert ("assembly line" in text) == (e.strategy.pp > 1)
+    assert ("specialists" in text) == (e.strategy.ep > 1)
+    assert text.count("twice as wide") == 2
+
+
+def test_command(capsys: pytest.CaptureFixture[str]) -> None:
+    args = [
+        "explain",
+        "llama-3.1-8b",
+        "--on",
+        "16xh100",
+        "--seq-len",
+        "8k",
+        "--global-batch",
+        "64",
+        "--tp",
+        "2",
+    ]
+    assert run([*args, "--json", "--plain", "--depth", "2"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["binds"] == {"term": "step.time.compute", "resource": "flops"}
+    assert all(set(said) == {"text", "terms", "values"} for said in found["sentences"])
+    assert {"communication", "field", "now", "share", "at", "always", "low", "high"} == set(
+        found["crossings"][0]
+    )
+    assert set(found["scales_with"]) == set(RESOURCES)
+    assert len(found["plain"]) >= 5
+    assert run(args) == 0
+    said = capsys.readouterr().out
+    assert 0 < said.index("binds") < said.index("Data-parallel traffic") < said.index("step  ")
+    assert run([*args, "--term", "memory"]) == 0
+    said = capsys.readouterr().out
+    assert "binds" not in said
+    assert "memory" in said
