@@ -225,3 +225,22 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert "binds" not in said
     assert "memory" in said
+
+
+def test_what_a_step_rests_on_is_told_by_tag_and_stands_in_the_tree() -> None:
+    """A chip that no run was measured on rests on assumed shares, whatever is known of the framework."""
+    asked = {"seq_len": 4096, "global_batch_size": 256, "framework": "megatron-core"}
+    for cluster, tag in (("64xtrn2", "assumed"), ("64xh100", "fitted")):
+        found = meshwright.explain("llama-3.1-8b", cluster, **asked)
+        shown = found.json()
+        step = shown["plan"]["step_time_s"]
+        rests = shown["rests_on"]
+        assert set(rests) == {"assumed", "fitted", "measured"}
+        assert all(0 <= seconds <= step * (1 + 1e-9) for seconds in rests.values())
+        assert (rests["assumed"] > 0.5 * step) == (tag == "assumed")
+        (time,) = (c for c in shown["plan"]["terms"]["children"] if c["name"] == "time")
+        tags = {part["name"]: part["provenance"] for part in time["children"]}
+        assert tags["compute"] == tag
+        assert tags["bubble"] == "derived"  # nothing there
+        (number,) = (n for n in shown["numbers"] if n["name"] == "profile.matrix")
+        assert number["parts"]["compute"] > 0

@@ -141,10 +141,11 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
     prior: dict[str, Any] = priors[0] if priors else {}
     composed: dict[str, Number] = {}
     for kind, base in numbers["base"].items():
-        found = [base, prior.get(kind, _NO_PRIOR.get(kind)), numbers["fitted_base"].get(kind)]
-        found += [numbers["chip"].get(f, {}).get(kind) for f in families]
+        of_chip = prior.get(kind, _NO_PRIOR.get(kind))
+        on_chip = [numbers["chip"].get(f, {}).get(kind) for f in families]
+        on_chip.append(numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind))
+        found = [base, of_chip, numbers["fitted_base"].get(kind), *on_chip]
         found += [numbers["framework"].get(g, {}).get(kind) for g in lineage(own)]
-        found.append(numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind))
         if kind == "attention":
             found.append(kernel_shares().get((framework.attention_kernel, chip.family)))
         if kind == "traffic" and framework.compiled:
@@ -156,9 +157,11 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
         if kind in SHARES:
             value = min(value, MOST_OF_PEAK)
         fitted = [p for p in parts if p["provenance"] == "fitted"]
+        # What other chips' runs say of the framework says nothing of a chip whose own share is a guess.
+        guessed = of_chip is not None and of_chip["provenance"] == "assumed" and not any(on_chip)
         composed[kind] = Number(
             value,
-            "fitted" if fitted else parts[-1]["provenance"],
+            "assumed" if guessed else "fitted" if fitted else parts[-1]["provenance"],
             min((int(p["n_runs"]) for p in fitted), default=0),
             min((int(p["n_sources"]) for p in fitted), default=0),
             "; ".join(dict.fromkeys(p.get("source", "") for p in parts if p.get("source"))),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from meshwright import units
+from meshwright.cost.terms import Term
+from meshwright.profiles.records import Provenance
 from meshwright.report import as_json
 from meshwright.report.records import Estimate
 from meshwright.search import probe, why
@@ -21,6 +23,8 @@ RESOURCES = {
     "scale_out": "network between domains",
 }
 VISIBLE = 0.001  # a share of the step that is told
+TENTH = 0.1  # of a part of the step: what rests on less does not tag it
+WEAKEST: tuple[Provenance, ...] = ("assumed", "fitted", "measured")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +67,43 @@ def explained(estimate: Estimate, others: Sequence[Sentence] = ()) -> Explanatio
         _numbers(estimate, numbers),
         *others,
     )
+    if e.terms is not None:
+        estimate = replace(estimate, evaluation=replace(e, terms=_tagged(e.terms, numbers)))
     return Explanation(estimate, leanings, numbers, crossings, binds, sentences)
+
+
+def _tagged(root: Term, numbers: Sequence[Leaning]) -> Term:
+    """The tree with each part of the step's time tagged by the weakest numbers that a tenth of it rests on;
+    `datasheet` where it is data sheets' figures alone."""
+
+    def tag(part: Term) -> Term:
+        seconds = float(part.value)
+        for word in WEAKEST if seconds > 0 else ():
+            if sum(n.parts[part.name] for n in numbers if n.provenance == word) >= TENTH * seconds:
+                return replace(part, provenance=word)
+        return part if seconds <= 0 else replace(part, provenance="datasheet")
+
+    times = [
+        replace(child, children=tuple(tag(part) for part in child.children))
+        if child.name == "time"
+        else child
+        for child in root.children
+    ]
+    return replace(root, children=tuple(times))
+
+
+def by_tag(estimate: Estimate, numbers: Sequence[Leaning]) -> dict[Provenance, float]:
+    """Seconds of the step that rest on numbers of each tag; a second that rests on two of a tag counts once.
+
+    Tags overlap: what a fitted share of a peak multiplies may be hidden to an assumed share.
+    """
+    parts = estimate.evaluation.time_s
+    return {
+        word: sum(
+            min(sum(n.parts[k] for n in numbers if n.provenance == word), float(parts[k])) for k in parts
+        )
+        for word in WEAKEST
+    }
 
 
 def request_of(estimate: Estimate) -> Request:
@@ -178,8 +218,11 @@ def _numbers(estimate: Estimate, numbers: Sequence[Leaning]) -> Sentence:
     )
     if known:
         said += f"; of the others the step scales most with {listed(known, tagged=True)}"
-    values = {n.name: n.seconds for n in (*assumed, *known)} | {"step.time": step}
-    return Sentence(f"{said}.", ("step.time",), values)
+    tags = by_tag(estimate, numbers)
+    shares = ", ".join(f"{word} {units.percent_text(seconds / step)}" for word, seconds in tags.items())
+    values: dict[str, Any] = {n.name: n.seconds for n in (*assumed, *known)} | {"step.time": step}
+    values |= {f"rests_on.{word}": seconds for word, seconds in tags.items()}
+    return Sentence(f"{said}. By kind of number the step rests on: {shares}.", ("step.time",), values)
 
 
 def explanation_object(
@@ -196,6 +239,7 @@ def explanation_object(
         "sentences": [said.json() for said in found.sentences],
         "scales_with": found.leans_on,
         "numbers": found.numbers,
+        "rests_on": by_tag(found.estimate, found.numbers),
         "crossings": found.crossings,
     }
     if plain:

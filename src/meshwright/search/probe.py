@@ -15,7 +15,7 @@ import numpy as np
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.step import evaluate
 from meshwright.hardware.records import Chip, Cluster
-from meshwright.profiles.records import Profile
+from meshwright.profiles.records import Profile, Provenance
 from meshwright.search.bounds import Request
 from meshwright.strategy.records import Strategy
 
@@ -72,12 +72,14 @@ def leans_on(request: Request, strategy: Strategy, found: Evaluation) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Leaning:
-    """A number that is no data sheet's: the seconds of the step that scale with it, and where it is from."""
+    """A number that is no data sheet's: the seconds of the step, and of each of its `parts`, that scale with
+    it, and where it is from."""
 
     name: str
     seconds: float
-    provenance: str
+    provenance: Provenance
     source: str
+    parts: dict[str, float]
 
 
 def numbers_leant_on(request: Request, strategy: Strategy, found: Evaluation) -> tuple[Leaning, ...]:
@@ -85,12 +87,12 @@ def numbers_leant_on(request: Request, strategy: Strategy, found: Evaluation) ->
     scales with it, the largest first."""
     leanings = []
     for name, provenance, source, changed in _numbers(request):
-        seconds = abs(moved(found, again(changed, strategy), 1.0 + NUDGE)["step"])
-        leanings.append(Leaning(name, seconds, provenance, source))
+        seconds = {k: abs(s) for k, s in moved(found, again(changed, strategy), 1.0 + NUDGE).items()}
+        leanings.append(Leaning(name, seconds.pop("step"), provenance, source, seconds))
     return tuple(sorted(leanings, key=lambda one: -one.seconds))
 
 
-def _numbers(request: Request) -> Iterator[tuple[str, str, str, Request]]:
+def _numbers(request: Request) -> Iterator[tuple[str, Provenance, str, Request]]:
     profile, cluster = request.profile, request.cluster
     for name, number in profile.numbers.items():
         nudged = replace(number, value=number.value * (1.0 + NUDGE))

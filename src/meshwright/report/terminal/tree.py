@@ -63,14 +63,14 @@ def _grow(tree: Tree, term: Term, depth: int | None) -> None:
 
 def _line(term: Term) -> Text:
     line = Text.assemble((term.name, "bold"), "  ", value_text(term.value, term.unit))
+    if term.provenance != "derived":
+        line.append(f"  [{term.provenance}]", style="yellow" if term.provenance == "assumed" else "dim")
     if term.children:
         line.append(f"  {_SIGN[term.combine]} {len(term.children)}", style="dim")
     if term.formula:
         line.append(f"  = {term.formula}")
     if term.inputs:
         line.append(f"  ({', '.join(f'{k}={_short(v)}' for k, v in term.inputs.items())})", style="dim")
-    if term.provenance != "derived":
-        line.append(f"  [{term.provenance}]", style="yellow" if term.provenance == "assumed" else "dim")
     return line
 
 
