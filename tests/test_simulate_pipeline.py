@@ -42,10 +42,13 @@ def even(word: str, f: float = 1.0, i: float = 1.0, w: float = 1.0, send: float 
     return Durations(f / v, i / v, w / v, send)
 
 
-def longest_path(word: str, p: int, m: int, took: dict[str, np.ndarray], sends: np.ndarray) -> float:
+def longest_path(
+    word: str, p: int, m: int, took: dict[str, np.ndarray], sends: np.ndarray, *, blocking: bool = False
+) -> float:
     """End of the last pass: the longest path over passes, by relaxation until nothing changes.
 
     Nodes are passes (joined ones are one node); edges are a rank's order and the flow of a microbatch.
+    `blocking`: what a pass sends is part of it.
     """
     plan, v = schedule.load(word), chunks(word)
     node: dict[tuple[str, int, int], int] = {}  # part of (microbatch, stage) -> node
@@ -81,6 +84,9 @@ def longest_path(word: str, p: int, m: int, took: dict[str, np.ndarray], sends: 
                     edges.append((node["I", i, s + 1], n, 0.0 if way[s + 1][0] == rank else sends[s]))
     source, target, wait = (np.array(x) for x in zip(*edges))
     seconds = np.array(weight)
+    if blocking:
+        np.add.at(seconds, source, wait)
+        wait = np.zeros_like(wait)
     start = np.zeros(len(weight))
     for _ in range(len(weight) + 1):
         later = start.copy()
@@ -103,6 +109,19 @@ def test_a_step_is_the_longest_path(seed: int) -> None:
     sends = rng.exponential(0.2, max(depth - 1, 0))
     found = run(word, p, chunks(word), m, Durations(took["F"], took["I"], took["W"], sends))
     assert found.step_time_s == pytest.approx(longest_path(word, p, m, took, sends), rel=1e-12)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_step_of_ranks_that_send_before_they_go_on_is_the_longest_path(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    word = schedule.names()[seed % len(schedule.names())]
+    p, m = legal(word, int(rng.integers(1, 6)), int(rng.integers(1, 9)))
+    took = {k: rng.exponential(1.0, p * chunks(word)) for k in "FIW"}
+    sends = rng.exponential(0.2, max(p * chunks(word) - 1, 0))
+    found = run(word, p, chunks(word), m, Durations(took["F"], took["I"], took["W"], sends, blocking=True))
+    expected = longest_path(word, p, m, took, sends, blocking=True)
+    assert found.step_time_s == pytest.approx(expected, rel=1e-12)
+    np.testing.assert_allclose(found.busy_s + found.idle.total_s, found.step_time_s)
 
 
 @pytest.mark.parametrize("word", schedule.names())
@@ -227,7 +246,8 @@ def test_idle_and_busy_seconds_make_the_step(word: str) -> None:
     found = run(word, p, chunks(word), m, even(word, 1.0, 1.1, 0.9, 0.05))
     np.testing.assert_allclose(found.busy_s, m * 3.0)
     np.testing.assert_allclose(found.busy_s + found.idle.total_s, found.step_time_s)
-    for seconds in (found.idle.fill_s, found.idle.waiting_s, found.idle.drain_s):
+    idle = found.idle
+    for seconds in (idle.warm_up_s, idle.imbalance_s, idle.send_s, idle.drain_s):
         assert (seconds >= 0).all()
     assert found.bubble_share == pytest.approx(1 - m * 3.0 / found.step_time_s)
 
@@ -236,9 +256,11 @@ def test_idle_seconds_of_1f1b_by_hand() -> None:
     """p = 3, m = 4, F = 1, B = 2: rank r starts after r F and ends r B before the step does."""
     found = run("1f1b", 3, 1, 4, Durations(1.0, 1.0, 1.0))
     assert found.step_time_s == 4 * 3 + 2 * 3
-    np.testing.assert_array_equal(found.idle.fill_s, [0, 1, 2])
-    np.testing.assert_array_equal(found.idle.drain_s, [0, 2, 4])
-    np.testing.assert_array_equal(found.idle.waiting_s, [6, 3, 0])
+    # Rank 0 waits 4 for its first gradient and 1 for each of the last two; rank 1 waits 2 for its first.
+    np.testing.assert_array_equal(found.idle.warm_up_s, [4, 3, 2])
+    np.testing.assert_array_equal(found.idle.drain_s, [2, 3, 4])
+    np.testing.assert_array_equal(found.idle.imbalance_s, [0, 0, 0])
+    np.testing.assert_array_equal(found.idle.send_s, [0, 0, 0])
 
 
 def test_activations_over_time_by_hand() -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from meshwright.report.explanation import Explanation
     from meshwright.report.ranks import RankMap
     from meshwright.search.why import Sentence
+    from meshwright.simulate.exact import Exact
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
@@ -53,6 +54,7 @@ def estimate(
     profile: str | Path | None = None,
     price_per_chip_hour: float | None = None,
     nearest: int = 3,
+    exact: bool = False,
     **strategy: Any,
 ) -> Estimate:
     """Step time and memory of one strategy; what is left out of it is derived.
@@ -60,17 +62,20 @@ def estimate(
     `model` is a preset, a config.json, a model YAML or a plan file (which brings everything else along);
     `strategy` takes the fields of `Strategy`; `overrides` are figures of the cluster in the units of their
     names (`scale_out_gbits_s=400`), `profile` a file that `calibrate` wrote. `nearest` measured runs
-    are shown beside the estimate.
+    are shown beside the estimate. `exact` simulates the pipeline pass by pass: time is the slowest rank's,
+    memory the fullest rank's (see `Estimate.simulated`).
     """
     request = requests.read(
         model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
         tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
         framework=framework, overrides=overrides, profile=profile, strategy=strategy,
     )  # fmt: skip
-    return _estimated(request, price_per_chip_hour=price_per_chip_hour, nearest=nearest)
+    return _estimated(request, price_per_chip_hour=price_per_chip_hour, nearest=nearest, exact=exact)
 
 
-def _estimated(request: Request, *, price_per_chip_hour: float | None, nearest: int) -> Estimate:
+def _estimated(
+    request: Request, *, price_per_chip_hour: float | None, nearest: int, exact: bool = False
+) -> Estimate:
     from meshwright.cost import step
     from meshwright.search import derive
 
@@ -78,10 +83,18 @@ def _estimated(request: Request, *, price_per_chip_hour: float | None, nearest: 
     done = derive.complete(request.model, cluster, request.work, request.strategy, request.profile)
     found = step.evaluate(request.model, cluster, request.work, done.strategy, request.profile, detail=True)
     because = {name: Because(d.value, d.because) for name, d in done.derived.items()}
-    return _finished(
-        request, done.strategy, found, request.derived | because,
-        price_per_chip_hour=price_per_chip_hour, nearest=nearest,
+    simulated = None
+    if exact:
+        from meshwright.simulate import exact as simulation
+
+        simulated = simulation.exact(request.model, cluster, request.work, done.strategy, request.profile)
+    finished = _finished(
+        request, done.strategy, found if simulated is None else simulated.evaluation,
+        request.derived | because, price_per_chip_hour=price_per_chip_hour, nearest=nearest,
     )  # fmt: skip
+    if simulated is None:
+        return finished
+    return replace(finished, simulated=simulated, closed_form=found)
 
 
 def _finished(
@@ -485,6 +498,34 @@ def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimat
         },
     )
     return chosen
+
+
+def save_trace(found: Estimate, path: str | Path) -> None:
+    """Write the simulated step of an `exact` estimate as a Chrome trace, which Perfetto opens too."""
+    import json
+
+    from meshwright.files.text import write_text
+    from meshwright.report.trace import trace
+
+    title = f"{found.model.name} on {found.cluster.name}: {summary(found)}"
+    write_text(Path(path), json.dumps(trace(_simulated(found), title)))
+
+
+def save_actions(found: Estimate, path: str | Path) -> None:
+    """Write the schedule of an `exact` estimate as the table that `torch.distributed.pipelining` loads."""
+    from meshwright.files.text import write_text
+    from meshwright.report.action_table import action_table
+
+    network = _simulated(found).timeline.network
+    write_text(Path(path), action_table(network, found.strategy.schedule))
+
+
+def _simulated(found: Estimate) -> Exact:
+    if found.simulated is None:
+        raise InputError(
+            Diagnostic("MW909", "this estimate has no simulated step", hint="estimate with exact=True")
+        )
+    return found.simulated
 
 
 def _ranked(found: Plan, rank: int) -> Estimate:

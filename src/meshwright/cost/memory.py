@@ -10,7 +10,7 @@ import numpy as np
 from meshwright.cost.adapters import adapted, frozen_bytes, state_widths
 from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
-from meshwright.cost.schedule import Schedule
+from meshwright.cost.schedule import InFlight
 from meshwright.cost.stages import Stages, loss_word, over_classes
 from meshwright.model.params import block_params, embedding_params, head_params
 from meshwright.model.records import Model
@@ -46,7 +46,7 @@ def categories(
     profile: Profile,
     stages: Stages,
     spans: dict[str, Span],
-    schedule: Schedule,
+    schedule: InFlight,
     microbatches: Any,
     capacity: float,
 ) -> tuple[dict[str, Any], Any]:

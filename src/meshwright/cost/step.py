@@ -23,6 +23,7 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.finetune import parse as parse_finetune
+from meshwright.strategy.placement import Span
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import layout_of
 from meshwright.work import Work
@@ -134,8 +135,8 @@ def evaluate(
     """
     outer = size_of(work, strategy, profile)
     n = int(np.prod(outer)) if outer else 1
-    flat_work = _flat(work, outer)
-    flat = _flat(strategy, outer)
+    flat_work = flattened(work, outer)
+    flat = flattened(strategy, outer)
     by_class = numbers_over_classes(profile)
     many = candidates(flat, n)
     if known is None or schedule.load(known.schedule).JOINED != schedule.load(flat.schedule).JOINED:
@@ -221,18 +222,11 @@ def _times(
     within, and the share lost to stragglers."""
     forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
     m = microbatches[:, None]
-    finetune = parse_finetune(strategy.finetune)
-    # A reference model's forward goes through the pipeline as well: three sends where others have two.
-    row_bytes = 2.0 * finetune.rows * (1.5 if finetune.pairs else 1.0) * model.d_model * work.seq_len
-    hop = collectives.send_recv_time(
-        row_bytes * strategy.microbatch_size / (strategy.cp * strategy.tp),
-        pipeline, _flat_number(profile["scale_up"]), _flat_number(profile["scale_out"]),
-    )  # fmt: skip
+    hop = hop_seconds(model, work, strategy, profile, pipeline)
     hops = np.broadcast_to((np.asarray(strategy.pp) > 1) * 2.0 * hop * strategy.vpp * plan.P2P_EXPOSED, (n,))
     waits: Any = 0.0
     if np.ndim(per_rank.offloaded):
-        copied = per_rank.offloaded / cluster.chip.host_bytes_s
-        waits = np.maximum(copied - forward, 0.0) + np.maximum(copied - backward, 0.0)  # on the host link
+        waits = sum(host_waits(per_rank.offloaded, forward, backward, cluster))
     busy = forward + backward + hops[:, None] + waits
 
     sent = tables.groups.traffic()
@@ -264,7 +258,7 @@ def _times(
         microbatches,
     )
     bubble = idle + microbatches * (slowest - last.of(busy))
-    straggler = _flat_number(profile["straggler"]) * np.log2(max(cluster.n_chips / 8.0, 1.0))
+    straggler = straggler_share(cluster, profile)
     step = {name: seconds * microbatches if np.ndim(seconds := own(name)) else 0.0 for name in _TIMES}
     messages = step["tp"] + step["cp"] + step["ep"]
     parts = {
@@ -289,6 +283,28 @@ def _times(
         "floor_s": microbatches * per_rank.cost["floor"].max(-1),
     }
     return numbers, host, offload, straggler
+
+
+def hop_seconds(model: Model, work: Work, strategy: Strategy, profile: Profile, pipeline: Span) -> Any:
+    """Seconds of a microbatch's activations (or their gradient) from stage to stage, nothing hidden."""
+    finetune = parse_finetune(strategy.finetune)
+    # A reference model's forward goes through the pipeline as well: three sends where others have two.
+    row_bytes = 2.0 * finetune.rows * (1.5 if finetune.pairs else 1.0) * model.d_model * work.seq_len
+    return collectives.send_recv_time(
+        row_bytes * strategy.microbatch_size / (strategy.cp * strategy.tp),
+        pipeline, _flat_number(profile["scale_up"]), _flat_number(profile["scale_out"]),
+    )  # fmt: skip
+
+
+def host_waits(offloaded: Any, forward: Any, backward: Any, cluster: Cluster) -> tuple[Any, Any]:
+    """Seconds that a forward and a backward wait for `offloaded` bytes on the host link beside them."""
+    copied = offloaded / cluster.chip.host_bytes_s
+    return np.maximum(copied - forward, 0.0), np.maximum(copied - backward, 0.0)
+
+
+def straggler_share(cluster: Cluster, profile: Profile) -> Any:
+    """Share of a step that the slowest of many chips adds."""
+    return _flat_number(profile["straggler"]) * np.log2(max(cluster.n_chips / 8.0, 1.0))
 
 
 class _Classes:
@@ -356,7 +372,7 @@ def shaped(values: Any, outer: tuple[int, ...]) -> Any:
     return values.reshape(outer) if values.size == np.prod(outer) else np.broadcast_to(values, outer)
 
 
-def _flat(record: Any, outer: tuple[int, ...]) -> Any:
+def flattened(record: Any, outer: tuple[int, ...]) -> Any:
     """The record with its arrays spread over the request and in one row."""
     arrays = {
         f.name: np.broadcast_to(getattr(record, f.name), outer).ravel()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -69,8 +71,13 @@ def tree(
     host: Any,
     offload: Any,
     straggler: Any,
+    formulas: Mapping[str, str] = MappingProxyType({}),
 ) -> Term:
-    """`step` with children `time` (seconds that sum to it) and `memory` (bytes that sum to the peak)."""
+    """`step` with children `time` (seconds that sum to it) and `memory` (bytes that sum to the peak).
+
+    `formulas`: of parts that were not worked out by the usual ones.
+    """
+    said = _TIME_FORMULAS | _MEMORY_FORMULAS | dict(formulas)
     m = _number(microbatches)
     layers = tuple(
         _layer(name, row)
@@ -89,14 +96,12 @@ def tree(
             )
         inputs = {"microbatches": m} if name in ("compute", "tp", "cp", "ep", "pp") else {}
         combine: Combine = "sum" if children else "leaf"
-        times.append(Term(name, value, "s", _TIME_FORMULAS[name], combine, children, inputs))
+        times.append(Term(name, value, "s", said[name], combine, children, inputs))
     time = Term(
         "time", result.step_time_s, "s", "sum of exposed seconds on the slowest rank", "sum", tuple(times)
     )
     held = tuple(
-        Term(name, value, "B", _MEMORY_FORMULAS.get(name, ""))
-        for name, value in result.memory_bytes.items()
-        if value
+        Term(name, value, "B", said.get(name, "")) for name, value in result.memory_bytes.items() if value
     )
     memory = Term("memory", result.peak_bytes, "B", "sum on the fullest rank", "sum", held,
                   {"stage": result.peak_stage})  # fmt: skip

@@ -206,6 +206,10 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
         "nearest": [plain(n) for n in estimate.nearest],
         **run_json(estimate),
     }
+    if estimate.simulated is not None and estimate.closed_form is not None:
+        from meshwright.report.simulated import simulated_json
+
+        plan["simulated"] = simulated_json(estimate.simulated, estimate.closed_form)
     if terms:
         plan["terms"] = None if e.terms is None else term_json(e.terms)
     shown: dict[str, Any] = plain(plan)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from meshwright.calibrate.nearest import Near
     from meshwright.search.plan import Necessity
     from meshwright.search.why import Sentence
+    from meshwright.simulate.exact import Exact
 
 SECONDS_PER_DAY = 86400.0
 
@@ -80,6 +81,8 @@ class Estimate:
     nearest: tuple[Near, ...] = ()
     interval_s: tuple[float, float] | None = None
     price_per_chip_hour: float | None = None
+    simulated: Exact | None = None  # then `evaluation` is its own
+    closed_form: Evaluation | None = None  # and this the array result that it stands in for
 
     @property
     def fits(self) -> bool:

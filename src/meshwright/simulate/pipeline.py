@@ -1,26 +1,26 @@
 """A pipeline's passes as events: who waits for whom, for how long, and what is held meanwhile.
 
 Nothing is assumed of a schedule but the order of each rank's passes and the route of each microbatch. A pass
-starts when its rank is free and its input has arrived; sends go beside the compute.
+starts when its rank is free and its input has arrived; sends go beside the compute or block their rank.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import schedule
-from meshwright.cost.schedule.actions import Action, Order, Route
+from meshwright.cost.schedule.actions import Order
 from meshwright.errors import Diagnostic, InputError
-from meshwright.simulate.timeline import Pass, Timeline
+from meshwright.simulate.network import Network, Router, compiled
+from meshwright.simulate.timeline import Timeline
 
-Seconds = float | Sequence[float] | npt.NDArray[np.float64]
-Router = Callable[[int], Route]  # microbatch -> (rank, chunk) of its virtual stages
-Part = tuple[str, int, int]  # F, I or W; microbatch; virtual stage
+Array = npt.NDArray[np.float64]
+Seconds = float | Sequence[float] | Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,9 @@ class Durations:
 
     `forward`, `backward_input`, `backward_weight` [stages]: a whole backward takes both parts. `send`
     [stages - 1]: from a stage to the next, or a gradient back; nothing where both are on one rank.
-    `joined`: what a forward and a backward that run together take, over the sum of both.
+    `joined`: what a forward and a backward that run together take, over the sum of both. `held` [stages]:
+    what a forward's activations take, in any unit; left out, shares of what the rank computes for a
+    microbatch. `blocking`: a rank sends before it goes on; otherwise sends go beside its next passes.
     """
 
     forward: Seconds
@@ -37,6 +39,8 @@ class Durations:
     backward_weight: Seconds
     send: Seconds = 0.0
     joined: float = 1.0
+    held: Seconds | None = None
+    blocking: bool = False
 
 
 def simulate(order: Order, route: Router, durations: Durations, *, weight_share: float = 1.0) -> Timeline:
@@ -46,70 +50,14 @@ def simulate(order: Order, route: Router, durations: Durations, *, weight_share:
     (1: all of them). Raises InputError where the order names a pass that is on no route or twice, where
     durations do not fit, or where passes wait for each other for ever (naming what each rank is stuck at).
     """
-    routes = {a.microbatch: route(a.microbatch) for rank in order for a in rank}
-    stages = {(r, c, i): s for i, way in routes.items() for s, (r, c) in enumerate(way)}
-    depth = max((len(way) for way in routes.values()), default=0)
-    _refuse_misplaced(order, stages)
-    took, sends = _seconds(durations, depth)
-    ended: dict[Part, float] = {}
-
-    def inputs(rank: int, action: Action) -> list[tuple[Part, float]]:
-        """What `action` waits for, and the seconds that takes to arrive."""
-        i, stage = action.microbatch, stages[rank, action.chunk, action.microbatch]
-        if action.kind == "W":
-            return [(("I", i, stage), 0.0)]
-        if action.kind == "F":
-            return [(("F", i, stage - 1), _wait(routes[i], sends, stage - 1))] if stage else []
-        later = [(("I", i, stage + 1), _wait(routes[i], sends, stage))] if stage + 1 < len(routes[i]) else []
-        return [(("F", i, stage), 0.0), *later]
-
-    clock, position = [0.0] * len(order), [0] * len(order)
-    passes: list[list[Pass]] = [[] for _ in order]
-
-    def advance(rank: int) -> bool:
-        """Run the rank's next pass, or its next two joined, where all inputs are known."""
-        at = position[rank]
-        here = order[rank][at : at + 1 + order[rank][at].joined]
-        waits = [x for a in here for x in inputs(rank, a)]
-        if any(part not in ended for part, _ in waits):
-            return False
-        start = max([clock[rank], *(ended[part] + wait for part, wait in waits)])
-        placed = [stages[rank, a.chunk, a.microbatch] for a in here]
-        whole = sum(took[a.kind][s] for a, s in zip(here, placed))
-        end = start + whole * (durations.joined if len(here) > 1 else 1.0)
-        for a, s in zip(here, placed):
-            share = 1.0 / sum(r == rank for r, _ in routes[a.microbatch])
-            passes[rank].append(Pass(a, rank, s, start, end, share))
-            for part in "IW" if a.kind == "B" else a.kind:
-                ended[part, a.microbatch, s] = end
-        clock[rank] = end
-        position[rank] += len(here)
-        return True
-
-    moved = True
-    while moved:
-        moved = False
-        for rank in range(len(order)):
-            while position[rank] < len(order[rank]) and advance(rank):
-                moved = True
-    stuck = [r for r in range(len(order)) if position[r] < len(order[r])]
-    if stuck:
-        raise InputError(*(_stuck(r, order[r], position[r]) for r in stuck))
-    return Timeline(tuple(tuple(p) for p in passes), weight_share)
+    return ran(compiled(order, route), durations, weight_share=weight_share)
 
 
 def run(
     word: str, pp: int, vpp: int, microbatches: int, durations: Durations, *, weight_share: float = 1.0
 ) -> Timeline:
-    """One step of the schedule called `word`."""
-    plan = schedule.load(word)
-    order = plan.actions(pp, vpp, microbatches)
-    return simulate(
-        order,
-        lambda i: plan.route(pp, vpp, i, microbatches),
-        durations,
-        weight_share=weight_share,
-    )
+    """One step of the schedule called `word`, all ranks starting together."""
+    return ran(network(word, pp, vpp, microbatches), durations, weight_share=weight_share)
 
 
 def period(word: str, pp: int, vpp: int, microbatches: int, durations: Durations, *, steps: int = 3) -> float:
@@ -118,27 +66,56 @@ def period(word: str, pp: int, vpp: int, microbatches: int, durations: Durations
     `steps` steps in a row; what the last one adds. A schedule whose ranks start and end one after another
     (zb-2p) then has no idle time at the seams.
     """
+    return steady(network(word, pp, vpp, microbatches), durations, steps=steps)[0]
+
+
+def ran(
+    graph: Network, durations: Durations, *, weight_share: float = 1.0, begin_s: Array | None = None
+) -> Timeline:
+    """The passes of `graph` in time; rank r may start at `begin_s[r]`."""
+    took, sends = tables(durations, graph.depth)
+    begin = np.zeros(graph.n_ranks) if begin_s is None else begin_s
+    ends = graph.ends(
+        took[..., None], sends[:, None], durations.joined, begin[:, None], blocking=durations.blocking
+    )[:, 0]
+    held = None if durations.held is None else _spread(durations.held, graph.depth)
+    return Timeline(graph, ends, took, sends, durations.joined, held, weight_share, durations.blocking)
+
+
+def steady(
+    graph: Network, durations: Durations, after_s: Array | None = None, *, steps: int = 3
+) -> tuple[float, Array]:
+    """(seconds from one step to the next, when each rank starts the last of `steps`).
+
+    `after_s` [ranks]: what a rank still does after its last pass, before its next step.
+    """
+    took, sends = tables(durations, graph.depth)
+    begin, done = np.zeros(graph.n_ranks), 0.0
+    last = graph.last_nodes
+    for _ in range(steps):
+        before, seen = begin, done
+        ends = graph.ends(
+            took[..., None], sends[:, None], durations.joined, before[:, None], blocking=durations.blocking
+        )[:, 0]
+        begin = ends[last] + (0.0 if after_s is None else after_s)
+        done = float(begin.max(initial=0.0))
+    return done - seen, before
+
+
+@lru_cache(maxsize=64)
+def network(word: str, pp: int, vpp: int, microbatches: int) -> Network:
+    """The schedule called `word` for so many ranks, chunks and microbatches. Raises InputError where it does
+    not exist for them."""
     plan = schedule.load(word)
-    one = plan.actions(pp, vpp, microbatches)
-
-    def ends(n: int) -> float:
-        rows = (
-            tuple(replace(a, microbatch=a.microbatch + k * microbatches) for k in range(n) for a in rank)
-            for rank in one
-        )
-        routed = simulate(
-            tuple(rows), lambda i: plan.route(pp, vpp, i % microbatches, microbatches), durations
-        )
-        return routed.step_time_s
-
-    return ends(steps) - ends(steps - 1)
+    order = plan.actions(pp, vpp, microbatches)
+    return compiled(order, lambda i: plan.route(pp, vpp, i, microbatches))
 
 
-def _seconds(durations: Durations, depth: int) -> tuple[dict[str, list[float]], list[float]]:
-    """Seconds by kind of pass [stages], and of sends [stages - 1]; every fault at once."""
+def tables(durations: Durations, depth: int) -> tuple[Array, Array]:
+    """Seconds by kind of pass, [4, stages], and of sends, [stages], the last one 0; all faults at once."""
     faults: list[Diagnostic] = []
 
-    def spread(name: str, value: Seconds, length: int) -> npt.NDArray[np.float64]:
+    def spread(name: str, value: Seconds, length: int) -> Array:
         given = np.asarray(value, float)
         if given.ndim > 1 or (given.ndim == 1 and len(given) != length):
             faults.append(
@@ -158,50 +135,17 @@ def _seconds(durations: Durations, depth: int) -> tuple[dict[str, list[float]], 
                 )
             )  # fmt: skip
             return np.zeros(length)
-        return np.broadcast_to(given, (length,))
+        return _spread(given, length)
 
-    kinds = {
-        "F": spread("forward", durations.forward, depth),
-        "I": spread("backward_input", durations.backward_input, depth),
-        "W": spread("backward_weight", durations.backward_weight, depth),
-    }
+    forward = spread("forward", durations.forward, depth)
+    of_input = spread("backward_input", durations.backward_input, depth)
+    of_weight = spread("backward_weight", durations.backward_weight, depth)
     sends = spread("send", durations.send, max(depth - 1, 0))
     spread("joined", durations.joined, 1)
     if faults:
         raise InputError(*faults)
-    passes = kinds | {"B": kinds["I"] + kinds["W"]}
-    return {kind: seconds.tolist() for kind, seconds in passes.items()}, sends.tolist()
+    return np.stack([forward, of_input + of_weight, of_input, of_weight]), np.append(sends, 0.0)
 
 
-def _wait(way: Route, sends: list[float], stage: int) -> float:
-    """Seconds between `stage` and the one after it; nothing on one rank."""
-    return 0.0 if way[stage][0] == way[stage + 1][0] else sends[stage]
-
-
-def _refuse_misplaced(order: Order, stages: dict[tuple[int, int, int], int]) -> None:
-    """Raise where a pass is on no route, listed twice, or joined with nothing."""
-    faults = []
-    for rank, row in enumerate(order):
-        parts = Counter((k, a.chunk, a.microbatch) for a in row for k in ("IW" if a.kind == "B" else a.kind))
-        twice = sorted({f"{k}{i}.{c}" for (k, c, i), n in parts.items() if n > 1})
-        astray = [str(a) for a in row if (rank, a.chunk, a.microbatch) not in stages]
-        for what, which in (("lists a pass twice", twice), ("lists a pass of no stage of its own", astray)):
-            if which:
-                faults.append(
-                    Diagnostic("MW156", f"rank {rank} {what}: {', '.join(which[:4])}", where=f"order[{rank}]")
-                )
-        if row and row[-1].joined:
-            said = f"rank {rank} ends with {row[-1]} joined to nothing"
-            faults.append(Diagnostic("MW156", said, where=f"order[{rank}]"))
-    if faults:
-        raise InputError(*faults)
-
-
-def _stuck(rank: int, row: tuple[Action, ...], at: int) -> Diagnostic:
-    return Diagnostic(
-        "MW156",
-        f"the order of passes deadlocks: rank {rank} waits for ever for the input of {row[at]}, its pass "
-        f"{at + 1} of {len(row)}",
-        where=f"order[{rank}]",
-        hint="an earlier pass of another rank must not wait for this one",
-    )
+def _spread(value: Seconds, length: int) -> Array:
+    return np.broadcast_to(np.asarray(value, float), (length,))

@@ -16,7 +16,13 @@ from meshwright.errors import Diagnostic, InputError
 _PREFIX = "the_"
 
 
-class Schedule(Protocol):
+class InFlight(Protocol):
+    """What memory asks of a schedule; see `Schedule`."""
+
+    def in_flight(self, rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any: ...
+
+
+class Schedule(InFlight, Protocol):
     """What a schedule's file offers. `bubble` and `in_flight` broadcast; the other two take plain integers.
 
     `bubble(forward, backward, weight, vpp, pp, microbatches)`: idle seconds of the slowest stage a step, from
@@ -27,12 +33,14 @@ class Schedule(Protocol):
     `actions(pp, vpp, microbatches)`: the passes of each rank in order; raises InputError where the schedule
     does not exist for these numbers. `route(pp, vpp, microbatch, microbatches)`: the (rank, chunk) pairs
     that a microbatch runs through.
-    `P2P_EXPOSED`: share of each send that stands in the way of compute. `PARAMETERS_HELD`: stages' worth of
+    `P2P_EXPOSED`: share of each send that stands in the way of compute. `SENDS_BLOCK`: a rank sends before it
+    goes on, and is not free beside it. `PARAMETERS_HELD`: stages' worth of
     parameters that each rank holds. `JOINED`: forwards run beside backwards of another microbatch, whose
     expert traffic they hide. `NEEDS`: what it asks of pp, vpp and the microbatches.
     """
 
     P2P_EXPOSED: float
+    SENDS_BLOCK: bool
     PARAMETERS_HELD: float
     JOINED: bool
     NEEDS: Needs
@@ -40,8 +48,6 @@ class Schedule(Protocol):
     def bubble(
         self, forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = ..., microbatches: Any = ...
     ) -> Any: ...
-
-    def in_flight(self, rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any: ...
 
     def actions(self, pp: int, vpp: int, microbatches: int) -> Order: ...
 

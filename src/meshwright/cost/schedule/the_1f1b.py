@@ -13,6 +13,7 @@ from meshwright.cost.schedule.actions import Action, Needs, Order, looping, requ
 from meshwright.cost.schedule.alternating import alternate
 
 P2P_EXPOSED = 1.0  # sends and receives are waited for before the next pass
+SENDS_BLOCK = True
 PARAMETERS_HELD = 1.0
 JOINED = False
 NEEDS = Needs()

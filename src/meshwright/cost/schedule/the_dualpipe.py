@@ -15,6 +15,7 @@ from meshwright.cost.schedule.actions import Needs, Order, both_ways, require
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
+SENDS_BLOCK = False
 PARAMETERS_HELD = 2.0
 JOINED = True
 # The two streams meet in the middle, and each takes half of the microbatches. Source: the published

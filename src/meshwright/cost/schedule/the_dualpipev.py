@@ -14,6 +14,7 @@ from meshwright.cost.schedule.actions import Needs, Order, require, v_shaped
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
+SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = True
 # Source: the published schedule asserts twice as many microbatches as ranks.

@@ -13,6 +13,7 @@ from meshwright.cost.schedule.actions import Action, Needs, Order, looping, requ
 from meshwright.cost.schedule.alternating import alternate
 
 P2P_EXPOSED = 0.3  # sent beside another chunk's pass; the share left is assumed
+SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False
 NEEDS = Needs(chunks=None, rounds=True)

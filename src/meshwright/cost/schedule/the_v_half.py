@@ -13,6 +13,7 @@ from meshwright.cost.schedule.actions import Needs, Order, require, v_shaped
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
+SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False
 NEEDS = Needs(chunks=2)

@@ -15,6 +15,7 @@ from meshwright.cost.schedule.actions import Needs, Order, require, v_shaped
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
 P2P_EXPOSED = 1.0  # nothing lies between neighbours: a send is waited for, in simulation even 1.3 of it
+SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False
 NEEDS = Needs(chunks=2)

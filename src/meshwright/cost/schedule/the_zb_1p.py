@@ -14,6 +14,7 @@ from meshwright.cost.schedule.actions import Needs, Order, looping, require
 from meshwright.cost.schedule.alternating import split_backward
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
+SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False
 NEEDS = Needs()

@@ -13,6 +13,7 @@ import numpy as np
 from meshwright.cost.schedule.actions import Action, Kind, Needs, Order, require, v_shaped
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
+SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False
 NEEDS = Needs(chunks=2)

@@ -34,6 +34,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
     """The whole estimate."""
     print_headline(found, console)
     print_tables(found, console)
+    print_simulated(found, console)
     print_run(found, console)
     print_derived(found, console)
     print_nearest(found, console)
@@ -125,6 +126,27 @@ def memory_table(found: Estimate) -> Table:
         )
         table.caption_justify = "left"
     return table
+
+
+def print_simulated(found: Estimate, console: Console) -> None:
+    """What the simulated pipeline adds: which rank, its bubble by cause, and the closed forms beside it."""
+    exact, closed = found.simulated, found.closed_form
+    if exact is None or closed is None:
+        return
+    from meshwright.report.simulated import bubble_json
+
+    causes = bubble_json(exact.idle, exact.slowest_rank)
+    waits = ", ".join(f"{k.replace('_', '-')} {units.seconds_text(s)}" for k, s in causes.items() if s > 0)
+    console.print()
+    console.print(
+        f"simulated   {units.count_text(len(exact.timeline.network.kind))} passes; time of rank "
+        f"{exact.slowest_rank}, memory of rank {exact.fullest_rank}"
+    )
+    console.print(f"bubble      {waits or 'none'} on rank {exact.slowest_rank}")
+    flight = f"{exact.in_flight.min():.3g} to {exact.in_flight.max():.3g}"
+    console.print(f"in flight   {flight} microbatches a rank at the fullest moment")
+    step, peak = units.seconds_text(closed.step_time_s), units.bytes_text(closed.peak_bytes)
+    console.print(f"closed form {step} a step, {peak} a chip")
 
 
 def print_run(found: Estimate, console: Console) -> None:

@@ -1,0 +1,160 @@
+"""What virtual stages cost, from the cost model: the durations that a pipeline is simulated with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cost import data_parallel, schedule
+from meshwright.cost.adapters import trained_share
+from meshwright.cost.flops import split_weights
+from meshwright.cost.groups import Groups, groups
+from meshwright.cost.rows import SUMS, LayerTable, candidates
+from meshwright.cost.stages import Layers, Stages, stage_costs
+from meshwright.cost.step import (
+    Shared,
+    flattened,
+    hop_seconds,
+    host_waits,
+    numbers_over_classes,
+    shared,
+    size_of,
+)
+from meshwright.hardware.records import Cluster
+from meshwright.model.records import Model
+from meshwright.profiles.records import Profile
+from meshwright.strategy.offload import parse as parse_offload
+from meshwright.strategy.records import Strategy
+from meshwright.strategy.stages import layout_of, split
+from meshwright.work import Work
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """n plans of one pipeline: `pp` ranks, `vpp` chunks each, one set of words; `microbatches` [n].
+
+    `chunks[name]` [stages, n]: a sum over the layers of each virtual stage in model order, one microbatch
+    (names of `rows.SUMS`); `host_forward`, `host_backward` [stages, n] wait for the host link, `hop` [n] is
+    one send. `ranks`: stage costs of each rank, [n, ranks]; `exchange`, `optimizer` [n, ranks]: seconds once
+    a step. `groups` as in `step`.
+    """
+
+    pp: int
+    vpp: int
+    microbatches: IntArray
+    chunks: dict[str, Array]
+    host_forward: Array
+    host_backward: Array
+    hop: Array
+    ranks: Stages
+    exchange: Array
+    optimizer: Array
+    groups: Groups
+
+    @property
+    def took(self) -> Array:
+        """Seconds of a forward, a whole backward, its input part and its weight part, [4, stages, n]."""
+        forward = self.chunks["forward"] + self.host_forward
+        weight = self.chunks["weight"]
+        backward = self.chunks["backward"] + self.host_backward
+        return np.stack([forward, backward, backward - weight, weight])
+
+    @property
+    def sends(self) -> Array:
+        """Seconds from each virtual stage to the next, [stages, n]; the last is 0."""
+        sent = np.repeat(self.hop[None], self.pp * self.vpp, axis=0)
+        sent[-1] = 0.0
+        return sent
+
+    @property
+    def held(self) -> Array:
+        """Bytes of activations that one forward leaves on the chip, [stages, n]."""
+        return self.chunks["saved"] - self.chunks["offloaded"]
+
+
+def costs(
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    strategy: Strategy,
+    profile: Profile,
+    known: Shared | None = None,
+) -> Costs:
+    """Costs of `strategy`: its degrees are numbers, or arrays [n] that share pp and vpp. `known` as in
+    `step.evaluate`."""
+    outer = size_of(work, strategy, profile)
+    n = int(np.prod(outer)) if outer else 1
+    flat, flat_work, by_class = (
+        flattened(strategy, outer),
+        flattened(work, outer),
+        numbers_over_classes(profile),
+    )
+    many = candidates(flat, n)
+    known = known or shared(model, cluster, flat_work, flat, profile, many)
+    known = known.laid(model, flat_work, flat, many)
+    plan = schedule.load(strategy.schedule)
+    lines = known.lines.held(plan.PARAMETERS_HELD)
+    sent = groups(
+        cluster, flat_work, flat, by_class, lines, known.where, many, trained_share(model, strategy.finetune)
+    )
+    layers = Layers(lines, known.where, known.layers, known.layers.grid.places)
+    classes = stage_costs(model, flat, lines, known.where, layers)
+    pp, vpp = int(np.ravel(flat.pp)[0]), int(np.ravel(flat.vpp)[0])
+    weights, head = split_weights(model, work.seq_len)
+    layout = layout_of(strategy.schedule)
+    cut = split(model, pp, vpp, strategy.layers_per_stage, head, 0.0, weights, layout)
+    m = np.broadcast_to(flat_work.global_batch_size / (flat.dp * flat.microbatch_size), (n,))
+    same = (cut.counts[:, :, None] == lines.counts[None, :, :, known.where.pair[0]]).all(1)
+    at = same.argmax(1)  # the class of each rank
+    ranks = _by_rank(classes, at)
+    exchange = data_parallel.exposed(
+        sent.traffic(), classes.cost["forward"], classes.cost["backward"], m[:, None], by_class, work.options
+    )
+    chunks = _chunk_sums(cut.chunks, known.layers, n)
+    offload = parse_offload(strategy.offload)
+    chunks["offloaded"] = chunks["offloaded"] * np.asarray(offload.share(model.n_layers / pp))
+    waits = host_waits(chunks["offloaded"], chunks["forward"], chunks["backward"], cluster)
+    hop = hop_seconds(model, flat_work, flat, by_class, sent.spans()["pp"])
+    spread = (n, classes.multiplicity.shape[1])
+    return Costs(
+        pp=pp,
+        vpp=vpp,
+        microbatches=np.rint(m).astype(np.int64),
+        chunks=chunks,
+        host_forward=waits[0],
+        host_backward=waits[1],
+        hop=np.broadcast_to(np.asarray(hop, float) * (pp > 1), (n,)),
+        ranks=ranks,
+        exchange=np.broadcast_to(exchange, spread)[:, at],
+        optimizer=np.broadcast_to(sent.optimizer(), spread)[:, at],
+        groups=sent,
+    )
+
+
+def _chunk_sums(chunks: IntArray, table: LayerTable, n: int) -> dict[str, Array]:
+    """Each sum over the layers and ends of each virtual stage, [stages, n]."""
+    counts = chunks[:, : len(table.sums["forward"])].astype(float)  # multi-token prediction is in the head's
+    found = {}
+    for name in SUMS:
+        rows = np.stack([np.broadcast_to(table.grid.places.read(c), (n,)) for c in table.sums[name]])
+        found[name] = counts @ rows
+    return found
+
+
+def _by_rank(stages: Stages, at: IntArray) -> Stages:
+    """Stage costs with an axis for ranks in place of classes."""
+    moved: dict[str, Any] = {}
+    for field in fields(stages):
+        value = getattr(stages, field.name)
+        if field.name == "cost":
+            moved["cost"] = {name: cost[:, at] for name, cost in value.items()}
+        elif np.ndim(value) == 2:
+            moved[field.name] = value[:, at] if value.shape[1] > 1 else value
+    ranks = np.broadcast_to(np.arange(len(at), dtype=float), (len(stages.multiplicity), len(at)))
+    return replace(stages, **(moved | {"fullest_rank": ranks, "multiplicity": np.ones_like(ranks)}))

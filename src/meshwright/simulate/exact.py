@@ -1,0 +1,189 @@
+"""A strategy's step as its simulated pipeline runs it: time of the slowest rank, memory of the fullest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright import units
+from meshwright.cost import memory, schedule
+from meshwright.cost.evaluation import MEMORY_KEYS, Evaluation
+from meshwright.cost.step import evaluate, straggler_share
+from meshwright.cost.tree import tree
+from meshwright.errors import Diagnostic, InputError
+from meshwright.hardware.records import Cluster
+from meshwright.model.records import Model
+from meshwright.profiles.records import Profile
+from meshwright.simulate.costs import Costs, costs
+from meshwright.simulate.network import KINDS, Network
+from meshwright.simulate.pipeline import Durations, network, ran, steady
+from meshwright.simulate.timeline import Idle, Timeline
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+Array = npt.NDArray[np.float64]
+
+_FORMULAS = {
+    "pp": "idle seconds of the rank in the simulated step while what its next pass needs is on its way",
+    "bubble": "all its other idle seconds in the simulated step: warm-up, drain, slower stages",
+    "activations": "saved bytes of what the simulated step holds at its fullest moment + working set",
+}
+MOST_PASSES = 600_000  # of all ranks, a few seconds; above it a step is not simulated pass by pass
+_SAME = 1e-9  # steps closer than this are the same
+
+
+@dataclass(frozen=True, slots=True)
+class Exact:
+    """A simulated step and what follows from it.
+
+    `evaluation` has time of `slowest_rank` and memory of `fullest_rank`; `timeline` is the step in time:
+    rank r begins at `timeline.begin_s[r]` and ends `step_time_s / (1 + straggler)` later, the last
+    `after_s[r]` of it for gradients, weights and the update. `idle` [ranks] by cause. `peak_bytes`,
+    `held_bytes` [ranks]: all memory, and activations in flight within it, at the fullest moment; `in_flight`
+    [ranks] the same in microbatches.
+    """
+
+    evaluation: Evaluation
+    timeline: Timeline
+    costs: Costs
+    idle: Idle
+    slowest_rank: int
+    fullest_rank: int
+    exchange_s: Array
+    optimizer_s: Array
+    peak_bytes: Array
+    held_bytes: Array
+    in_flight: Array
+
+    @property
+    def after_s(self) -> Array:
+        """Seconds of each rank after its last pass, [ranks]."""
+        return self.exchange_s + self.optimizer_s
+
+    def memory_over_time(self, rank: int) -> tuple[Array, Array]:
+        """(seconds, bytes) of a rank: what it holds from each moment until the next.
+
+        Weights, state and the working set stay; the activations of microbatches come and go.
+        """
+        seconds, held = self.timeline.in_flight(rank)
+        return seconds, self.peak_bytes[rank] - self.held_bytes[rank] + held
+
+
+@dataclass(frozen=True, slots=True)
+class _Peak:
+    """Stands for a schedule where memory asks what ranks hold: what the timeline held, [1, ranks]."""
+
+    held: Array
+
+    def in_flight(self, rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
+        """Microbatches of each rank, whatever the arguments."""
+        return self.held
+
+
+def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile) -> Exact:
+    """The step of one legal strategy (plain numbers), simulated with the passes of every stage.
+
+    Ranks go from step to step without waiting for each other, each after its own exchange and update; where a
+    step from a common start is as short, it is the one shown. Raises InputError where the schedule does not
+    exist for these numbers or has more passes than MOST_PASSES.
+    """
+    found = costs(model, cluster, work, strategy, profile)
+    graph = _network(strategy, found)
+    spent = Durations(
+        forward=found.took[0, :, 0],
+        backward_input=found.took[2, :, 0],
+        backward_weight=found.took[3, :, 0],
+        send=found.sends[:-1, 0],
+        held=found.held[:, 0],
+        blocking=schedule.load(strategy.schedule).SENDS_BLOCK,
+    )
+    exchange, optimizer = found.exchange[0], found.optimizer[0]
+    after = exchange + optimizer
+    timeline = ran(graph, spent)
+    pipeline_s = float((timeline.last_s + after).max())
+    period, begin = steady(graph, spent, after)
+    if period < pipeline_s * (1 - _SAME):
+        timeline, pipeline_s = ran(graph, spent, begin_s=begin - begin.min()), period
+    idle = timeline.idle_within(timeline.begin_s, timeline.begin_s + pipeline_s - after)
+    last = timeline.busy_s + after
+    slowest = int(np.flatnonzero(last >= last.max() * (1 - _SAME))[0])
+    times, recompute, host, waits = _times(found, timeline, idle, slowest)
+    straggler = float(straggler_share(cluster, profile))
+    times["other"] = host + waits + straggler * pipeline_s
+    step = (1.0 + straggler) * pipeline_s
+    held = timeline.peak_in_flight
+    kept_of_one = np.broadcast_to(found.ranks.cost["saved"] - found.ranks.offloaded, (1, found.pp))[0]
+    in_flight = held / np.maximum(kept_of_one, 1.0)
+    by_category, kept = memory.categories(
+        model, work, strategy, profile, found.ranks, found.groups.spans(), _Peak(in_flight[None]),
+        found.microbatches.astype(float), cluster.usable_bytes,
+    )  # fmt: skip
+    spread = {name: np.broadcast_to(x, (1, found.pp))[0] for name, x in by_category.items()}
+    peaks = np.sum([spread[name] for name in MEMORY_KEYS], axis=0)
+    fullest = int(peaks.argmax())
+    whole = evaluate(model, cluster, work, strategy, profile)
+    evaluation = replace(
+        whole,
+        step_time_s=step,
+        time_s=times,
+        recompute_s=recompute,
+        memory_bytes={name: float(spread[name][fullest]) for name in MEMORY_KEYS},
+        peak_bytes=float(peaks[fullest]),
+        peak_stage=fullest,
+        kept_bytes=float(np.broadcast_to(kept, (1, found.pp))[0, fullest]),
+    )
+    m = int(found.microbatches[0])
+    terms = tree(evaluation, found.ranks, m, strategy, work, host, waits, straggler * pipeline_s, _FORMULAS)
+    evaluation = replace(evaluation, terms=terms)
+    return Exact(
+        evaluation, timeline, found, idle, slowest, fullest, exchange, optimizer, peaks, held, in_flight
+    )
+
+
+def _network(strategy: Strategy, found: Costs) -> Network:
+    """The passes of the strategy's schedule; InputError where there are too many."""
+    m = int(found.microbatches[0])
+    passes = 2 * found.pp * found.vpp * m
+    if passes > MOST_PASSES:
+        count = units.count_text
+        raise InputError(
+            Diagnostic(
+                "MW157",
+                f"2 x pp {found.pp} x vpp {found.vpp} x {count(m)} microbatches = "
+                f"{count(passes)} passes, more than the {count(MOST_PASSES)} that a step is simulated with",
+                where="--exact",
+                hint="leave --exact out, or give a larger microbatch or a smaller global batch",
+            )
+        )
+    return network(strategy.schedule, found.pp, found.vpp, m)
+
+
+def _times(
+    found: Costs, timeline: Timeline, idle: Idle, rank: int
+) -> tuple[dict[str, float], float, float, float]:
+    """Exposed seconds of one rank by part, what of them is recompute, and what launches and waits for
+    the host link add."""
+    n = timeline.network
+    mine = (n.rank == rank) & (n.kind == KINDS.index("F"))
+    often = np.bincount(n.stage[mine], minlength=n.depth).astype(float)  # microbatches of each virtual stage
+
+    def total(name: str) -> float:
+        return float(often @ found.chunks[name][:, 0])
+
+    host = total("host")
+    waits = float(often @ (found.host_forward + found.host_backward)[:, 0])
+    messages = {name: total(name) for name in ("tp", "cp", "ep")}
+    # What passes and waits do not fill of the rank's step is its bubble, sends apart.
+    bubble = idle.warm_up_s + idle.imbalance_s + idle.drain_s
+    times = {
+        "compute": float(timeline.busy_s[rank]) - sum(messages.values()) - host - waits,
+        **messages,
+        "dp": float(found.exchange[0, rank]),
+        "pp": float(idle.send_s[rank]),
+        "bubble": float(bubble[rank]),
+        "optimizer": float(found.optimizer[0, rank]),
+    }
+    return times, total("recompute"), host, waits

@@ -1,0 +1,136 @@
+"""Step times of many strategies by their simulated pipelines, for a search to rank its best by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshwright.cost import schedule
+from meshwright.cost.rows import candidates
+from meshwright.cost.step import shared, straggler_share
+from meshwright.errors import InputError
+from meshwright.hardware.records import Cluster
+from meshwright.model.records import Model
+from meshwright.profiles.records import Profile
+from meshwright.simulate.costs import Costs, costs
+from meshwright.simulate.network import Network
+from meshwright.simulate.pipeline import network
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
+
+Array = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+_ROUNDS = 3  # microbatches a rank after which a pipeline is full and has begun to drain, in pp
+_STEPS = 3  # steps in a row after which ranks are as far apart as they stay
+
+
+def step_times(
+    model: Model, cluster: Cluster, work: Work, strategies: Sequence[Strategy], profile: Profile
+) -> Array:
+    """Seconds of a step of each strategy (plain numbers), [n], as `exact` says; NaN where the schedule does
+    not exist for its numbers.
+
+    Strategies that share a schedule, pp and vpp are evaluated together. Of many microbatches a few rounds are
+    simulated and the rest added at the pace of the last one: exact where the slowest stage sets the pace by
+    then, otherwise short by less than the spread of the stages.
+    """
+    seconds = np.full(len(strategies), np.nan)
+    pipelines: dict[tuple[str, int, int], list[tuple[IntArray, Costs]]] = {}
+    for places, found in _costs(model, cluster, work, strategies, profile):
+        word = strategies[places[0]].schedule
+        pipelines.setdefault((word, found.pp, found.vpp), []).append((places, found))
+    for (word, pp, vpp), parts in pipelines.items():
+        whole = _Pipelines(word, pp, vpp, [found for _, found in parts])
+        seconds[np.concatenate([places for places, _ in parts])] = whole.seconds()
+    return (1.0 + float(straggler_share(cluster, profile))) * seconds
+
+
+def _costs(
+    model: Model, cluster: Cluster, work: Work, strategies: Sequence[Strategy], profile: Profile
+) -> Iterator[tuple[IntArray, Costs]]:
+    """Costs of strategies that share words, pp and vpp, with their places; layers are worked out once for all
+    that share the words that layers depend on."""
+    for places in _alike(_layer_words(s) for s in strategies):
+        some = [strategies[i] for i in places]
+        known = shared(model, cluster, work, _stacked(some), profile, candidates(_stacked(some), len(some)))
+        for part in _alike((s.schedule, s.zero, s.pp, s.vpp) for s in some):
+            few = _stacked([some[at] for at in part])
+            yield places[part], costs(model, cluster, work, few, profile, known.cut(part))
+
+
+def _alike(keys: Iterable[Any]) -> list[IntArray]:
+    """Places of equal keys together."""
+    found: dict[Any, list[int]] = {}
+    for i, key in enumerate(keys):
+        found.setdefault(key, []).append(i)
+    return [np.array(places) for places in found.values()]
+
+
+def _layer_words(s: Strategy) -> tuple[Any, ...]:
+    """What strategies share whose layers are in one table."""
+    listed = None if s.layers_per_stage is None else (s.layers_per_stage, s.pp, s.vpp)
+    joined = schedule.load(s.schedule).JOINED
+    words = [getattr(s, f.name) for f in fields(s) if isinstance(getattr(s, f.name), str | bool | tuple)]
+    return (listed, joined, *(w for w in words if w not in (s.schedule, s.layers_per_stage)))
+
+
+def _stacked(few: Sequence[Strategy]) -> Strategy:
+    """Strategies with the same words as one, its numbers arrays [n]."""
+    names = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "zero_group", "microbatch_size")
+    numbers: dict[str, Any] = {name: np.array([getattr(s, name) for s in few]) for name in names}
+    return replace(few[0], **numbers)
+
+
+class _Pipelines:
+    """Plans [n] of one schedule, pp and vpp, from several `parts`."""
+
+    def __init__(self, word: str, pp: int, vpp: int, parts: Sequence[Costs]) -> None:
+        self.word, self.pp, self.vpp = word, pp, vpp
+        self.took = np.concatenate([x.took for x in parts], axis=-1)
+        self.sends = np.concatenate([x.sends for x in parts], axis=-1)
+        self.after = np.concatenate([(x.exchange + x.optimizer).T for x in parts], axis=-1)
+        self.microbatches = np.concatenate([x.microbatches for x in parts])
+
+    def seconds(self) -> Array:
+        """Seconds from step to step, [n]; NaN where the schedule does not exist."""
+        needs = schedule.load(self.word).NEEDS
+        round_ = int(needs.group(self.pp))
+        few = needs.enough(self.pp, _ROUNDS * self.pp)
+        found = np.full(len(self.microbatches), np.nan)
+        short = self.microbatches <= few + 2 * round_
+        for m in np.unique(self.microbatches[short]).tolist():
+            these = np.flatnonzero(self.microbatches == m)
+            with suppress(InputError):  # checks say why there is no such schedule
+                found[these] = self._step(m, these)
+        rest = np.flatnonzero(~short & needs.by_microbatches(self.pp, self.microbatches))
+        if len(rest):
+            near, far = self._step(few, rest), self._step(few + round_, rest)
+            found[rest] = far + (self.microbatches[rest] - few - round_) / round_ * (far - near)
+        return found
+
+    def _step(self, microbatches: int, these: IntArray) -> Array:
+        """The same for some of the plans and so many microbatches."""
+        graph = network(self.word, self.pp, self.vpp, microbatches)
+        took, sends, after = self.took[..., these], self.sends[:, these], self.after[:, these]
+        blocking = schedule.load(self.word).SENDS_BLOCK
+        begin, seen, step = np.zeros_like(after), np.zeros(len(these)), np.full(len(these), np.inf)
+        for _ in range(_STEPS):
+            ends = graph.ends(took, sends, 1.0, begin, blocking=blocking)[graph.last_nodes] + after
+            done = ends.max(0)
+            step, seen, begin = np.minimum(step, done - seen), done, ends
+            if _begins_and_ends_with_one(graph, ends):
+                break
+        return step
+
+
+def _begins_and_ends_with_one(graph: Network, ends: Array) -> bool:
+    """Whether the rank that ends last in every plan is the one that all others wait for to start: then the
+    next step takes as long as this one."""
+    opens = graph.rank[graph.first[graph.levels[0] : graph.levels[1]]]
+    return bool(len(opens) == 1 and (ends[opens[0]] >= ends.max(0)).all())

@@ -1,0 +1,83 @@
+"""Many simulated steps at once against one at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwright.errors import InputError
+from meshwright.files import request as requests
+from meshwright.search.derive import complete
+from meshwright.simulate.exact import exact
+from meshwright.simulate.many import step_times
+from meshwright.strategy.records import Strategy
+
+CHUNKS = {"zb-v": 2, "v-half": 2, "v-min": 2, "dualpipev": 2, "interleaved-1f1b": 3}
+GIVEN: list[dict[str, Any]] = [
+    {"pp": pp, "tp": tp, "schedule": word, "vpp": CHUNKS.get(word, 1), "recompute": recompute, "zero": zero}
+    for pp in (4, 8)
+    for tp in (2, 4)
+    for word in ("gpipe", "1f1b", "interleaved-1f1b", "zb-1p", "zb-2p", "zb-v", "v-half", "dualpipe")
+    for recompute, zero in (("none", 1), ("full", 1), ("full", 3))
+]
+
+
+def ask(batch: int, given: list[dict[str, Any]]) -> tuple[Any, list[Strategy]]:
+    read = requests.read("llama-3.1-70b", "64xh100", seq_len=4096, global_batch_size=batch, strategy={})
+    request = (read.model, read.cluster.cluster, read.work)
+    found = []
+    for one in given:
+        try:
+            found.append(complete(*request, one, read.profile).strategy)
+        except InputError:
+            continue
+    return (*request, read.profile), found
+
+
+def test_few_microbatches_are_simulated_whole() -> None:
+    """Two plans of each pipeline evaluated together are each what they are alone."""
+    (*request, profile), strategies = ask(128, GIVEN)
+    found = step_times(*request, strategies, profile)
+    assert len(found) > 60
+    alone = [exact(*request, s, profile).evaluation.step_time_s for s in strategies]
+    np.testing.assert_allclose(found, alone, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "word", ["1f1b", "interleaved-1f1b", "zb-1p", "zb-2p", "zb-v", "v-half", "dualpipev"]
+)
+def test_many_microbatches_go_on_at_the_pace_of_the_last_round(word: str) -> None:
+    given = [
+        {"pp": pp, "tp": 2, "schedule": word, "vpp": CHUNKS.get(word, 1), "microbatch_size": b}
+        for pp in (4, 8)
+        for b in (1, 2)
+    ]
+    (*request, profile), strategies = ask(1024, given)
+    found = step_times(*request, strategies, profile)
+    alone = [exact(*request, s, profile).evaluation.step_time_s for s in strategies]
+    np.testing.assert_allclose(found, alone, rtol=5e-3)
+    assert (found <= np.array(alone) * (1 + 1e-9)).all()
+
+
+def test_a_schedule_that_does_not_exist_has_no_time() -> None:
+    (*request, profile), (fine,) = ask(128, [{"pp": 4, "tp": 2}])
+    three = Strategy(dp=8, tp=2, sp=True, pp=4, vpp=2, schedule="interleaved-1f1b", microbatch_size=16)
+    found = step_times(*request, [fine, three], profile)  # one microbatch does not go round in fours
+    assert np.isfinite(found[0])
+    assert np.isnan(found[1])
+
+
+def test_no_strategies_take_no_time() -> None:
+    (*request, profile), _ = ask(128, [])
+    assert len(step_times(*request, [], profile)) == 0
+
+
+def test_chunks_of_unequal_length_wait_for_each_other() -> None:
+    """80 layers in 4 x 13 chunks of 1 or 2: turns wait for the longer, though ranks hold 20 layers each."""
+    (*request, profile), (even, odd) = ask(
+        256, [{"pp": 4, "tp": 8, "vpp": v, "schedule": "interleaved-1f1b"} for v in (10, 13)]
+    )
+    even_s, odd_s = step_times(*request, [even, odd], profile)
+    assert odd_s > 1.05 * even_s
