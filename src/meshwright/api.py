@@ -90,7 +90,7 @@ def _estimated(
         simulated = simulation.exact(request.model, cluster, request.work, done.strategy, request.profile)
     finished = _finished(
         request, done.strategy, found if simulated is None else simulated.evaluation,
-        request.derived | because, price_per_chip_hour=price_per_chip_hour, nearest=nearest,
+        request.derived | because, price_per_chip_hour=price_per_chip_hour, nearest=nearest, balance=True,
     )  # fmt: skip
     if simulated is None:
         return finished
@@ -105,9 +105,12 @@ def _finished(
     *,
     price_per_chip_hour: float | None,
     nearest: int,
+    balance: bool = False,
 ) -> Estimate:
-    """The record of an evaluated strategy, with its checks and the measured runs nearest to it."""
+    """The record of an evaluated strategy, with its checks and the measured runs nearest to it; `balance`:
+    and with what each way of balancing experts would cost."""
     from meshwright import checks
+    from meshwright.search.balance import balanced
 
     cluster, work = request.cluster.cluster, request.work
     found = checks.run(request.model, cluster, work, strategy, evaluation, request.profile)
@@ -116,6 +119,7 @@ def _finished(
         from meshwright.calibrate import nearest as nearest_runs
 
         near = tuple(nearest_runs.nearest(request.model, cluster, work, strategy, n=nearest))
+    ways = balanced(request.model, cluster, work, strategy, request.profile) if balance else {}
     return Estimate(
         model=request.model,
         cluster=cluster,
@@ -128,6 +132,7 @@ def _finished(
         diagnostics=tuple(found),
         nearest=near,
         price_per_chip_hour=price_per_chip_hour,
+        moe_balance=ways,
     )
 
 
@@ -192,11 +197,11 @@ def _planned(
     model, cluster, work = request.model, request.cluster.cluster, request.work
     found = search.search(model, cluster, work, request.strategy, request.profile, top=top, progress=progress)
 
-    def finished(ranked: Any, n_near: int) -> Estimate:
+    def finished(ranked: Any, n_near: int, *, balance: bool = False) -> Estimate:
         detailed = step.evaluate(model, cluster, work, ranked.strategy, request.profile, detail=True)
         return _finished(
             request, ranked.strategy, detailed, request.derived,
-            price_per_chip_hour=price_per_chip_hour, nearest=n_near,
+            price_per_chip_hour=price_per_chip_hour, nearest=n_near, balance=balance,
         )  # fmt: skip
 
     return Plan(
@@ -204,7 +209,7 @@ def _planned(
         cluster=cluster,
         work=work,
         profile=request.profile,
-        plans=tuple(finished(r, nearest if i == 0 else 0) for i, r in enumerate(found.plans)),
+        plans=tuple(finished(r, nearest if i == 0 else 0, balance=i == 0) for i, r in enumerate(found.plans)),
         searched=found.searched,
         feasible=found.feasible,
         rejected=dict(found.rejected),

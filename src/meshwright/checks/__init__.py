@@ -14,6 +14,7 @@ from meshwright.checks.advice import (
     UselessSequenceParallel,
     WholeUnderPipeline,
 )
+from meshwright.checks.balance import BalanceWithoutExperts, ForwardsFirst
 from meshwright.checks.capacity import Precision, memory_findings
 from meshwright.checks.layout import (
     ChunksOfSchedule,
@@ -51,7 +52,7 @@ __all__ = ["RULES", "Mask", "Rule", "illegal", "run"]
 RULES: tuple[Rule, ...] = (
     Product(), Heads(), KeyValueHeads(), FeedForward(), NoExperts(), ExpertCount(), ExpertRanks(),
     ExpertBorders(), Batch(), InterleavedMicrobatches(), FilledPipeline(), Stages(), ListedLayers(),
-    ChunksOfSchedule(), PairedRanks(), ChunksWithoutPipeline(),
+    ChunksOfSchedule(), PairedRanks(), ChunksWithoutPipeline(), BalanceWithoutExperts(), ForwardsFirst(),
     Context(), SequenceParallel(), ContextHeads(), ShardGroup(), Precision(),
     ReplicatedKeyValues(), Vocabulary(), UselessSequenceParallel(), WholeUnderPipeline(),
     TensorAcrossDomain(), NothingToRecompute(),

@@ -39,6 +39,12 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
     ("--offload", "WORD", "activations, activations:N (layers), experts, optimizer, params; joined by +."),
     ("--finetune", "WORD", "none, lora:RANK, qlora:RANK, qlora-int8:RANK, dpo, dpo+lora:RANK."),
     ("--dispatcher", "WORD", "How tokens reach experts: all-to-all, deep-ep, hybrid-ep, all-gather."),
+    (
+        "--moe-balance",
+        "WORD",
+        "Loss by microbatch, sequence, global, global-counted, running; or bias. With + (or alone) balanced "
+        "(routing is even) or dropless (it is not, and no token is dropped).",
+    ),
     ("--placement", "A,B,C,D", "Axes from the fastest network outwards, for example tp,cp,dp,pp."),
 )
 STRATEGY_FIELDS = (*(flag[2:].replace("-", "_") for flag, _, _ in STRATEGY), "sp")
@@ -51,7 +57,6 @@ WORK: tuple[tuple[str, str, str], ...] = (
     ("--tokens-per-step", "TOKENS", "Instead of --global-batch; 16M of 8k sequences is 2,048 of them."),
     ("--total-tokens", "TOKENS", "The whole run, for days, chip-hours and cost; T = 10^12."),
     ("--precision", "WORD", f"Of matrix products: {', '.join(PRECISIONS)}."),
-    ("--moe-balance", "WORD", "balanced (routing is even) or dropless (it is not, and no token is dropped)."),
     (
         "--options",
         "A,B",
@@ -149,15 +154,9 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
                 Diagnostic("MW903", said, where="--price-per-chip-hour", hint="write 2.50 (US dollars)")
             )
     options = _comma(flags.get("options"))
-    balance = flags.get("moe_balance")
-    words = {"balanced": "balanced-routing", "dropless": "dropless"}
-    if balance is not None and balance not in words:
-        said = f"--moe-balance is {balance!r}, but the words are {', '.join(words)}"
-        faults.append(
-            Diagnostic("MW903", said, where="--moe-balance", hint="leave it out for balanced routing")
-        )
-    elif balance is not None:
-        options.append(words[balance])
+    balance, routing = _balance(flags.get("moe_balance"))
+    options += routing
+    flags = flags | {"moe_balance": balance}
     strategy = {name: flags[name] for name in STRATEGY_FIELDS if flags.get(name) is not None}
     if several:
         for name, value in strategy.items():
@@ -206,6 +205,18 @@ def choices(text: str) -> list[tuple[str, str]]:
         said = f"--vary {text} is not FIELD=A,B"
         raise InputError(Diagnostic("MW910", said, where="--vary", hint="for example --vary pp=1,8"))
     return [(name.strip(), value) for value in _comma(values)]
+
+
+_ROUTING = {"balanced": "balanced-routing", "dropless": "dropless"}  # words of the work, not of the strategy
+
+
+def _balance(text: str | None) -> tuple[str | None, list[str]]:
+    """The strategy's word of `--moe-balance`, and the switches that its words about routing spell."""
+    if text is None:
+        return None, []
+    words = [word.strip() for word in text.split("+")]
+    routing = [_ROUTING[word] for word in words if word in _ROUTING]
+    return "+".join(word for word in words if word not in _ROUTING) or None, routing
 
 
 def _comma(text: str | None) -> list[str]:

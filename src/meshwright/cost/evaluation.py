@@ -35,6 +35,7 @@ class Evaluation:
     hardware_flops: Any  # a step, what is really computed
     floor_time_s: Any  # hardware FLOPs of the busiest rank over peak: nothing is faster
     kept_bytes: Any = 0.0
+    counts_sent_bytes: Any = 0.0  # by the slowest rank a step, to balance experts
     terms: Term | None = None  # only where one plan was asked for
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cost import balance
 from meshwright.cost.adapters import adapted, frozen_bytes, state_widths
 from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
@@ -70,6 +71,7 @@ def categories(
     in_flight = schedule.in_flight(
         stages.fullest_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
     )
+    in_flight = balance.in_flight(strategy.moe_balance, in_flight, over_classes(microbatches))
     activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
     shape = shape_of(
         work.seq_len, finetune.rows * strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep,

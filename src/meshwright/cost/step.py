@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost import collectives, data_parallel, memory, schedule
+from meshwright.cost import balance, collectives, data_parallel, memory, schedule
 from meshwright.cost.adapters import trained_share
 from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
@@ -17,7 +17,7 @@ from meshwright.cost.flops import model_flops
 from meshwright.cost.groups import Groups, groups
 from meshwright.cost.rows import LayerTable, Places, candidates, layer_table, numbers_vary, with_axes
 from meshwright.cost.schedule import Schedule
-from meshwright.cost.stages import Layers, Pipelines, Stages, Where, pipelines, stage_costs
+from meshwright.cost.stages import Layers, Pipelines, Stages, Where, over_classes, pipelines, stage_costs
 from meshwright.cost.tree import tree
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
@@ -180,7 +180,7 @@ def _passed(
         np.asarray(work.global_batch_size / (strategy.dp * strategy.microbatch_size), float), (n,)
     )
     numbers, *within = _times(
-        model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach["pp"], microbatches, n
+        model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach, microbatches, n
     )
     held, kept = memory.categories(
         model,
@@ -214,7 +214,7 @@ def _times(
     per_rank: Stages,
     layers: Layers,
     plan: Schedule,
-    pipeline: Any,
+    reach: dict[str, Span],
     microbatches: Any,
     n: int,
 ) -> tuple[dict[str, Any], Any, Any, Any]:
@@ -222,7 +222,7 @@ def _times(
     within, and the share lost to stragglers."""
     forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
     m = microbatches[:, None]
-    hop = hop_seconds(model, work, strategy, profile, pipeline)
+    hop = hop_seconds(model, work, strategy, profile, reach["pp"])
     hops = np.broadcast_to((np.asarray(strategy.pp) > 1) * 2.0 * hop * strategy.vpp * plan.P2P_EXPOSED, (n,))
     waits: Any = 0.0
     if np.ndim(per_rank.offloaded):
@@ -233,7 +233,12 @@ def _times(
     dp = data_parallel.exposed(sent, forward, backward, m, profile, work.options)
     optimizer = tables.groups.optimizer()
     classes = _Classes(per_rank.multiplicity)
-    last = classes.largest(m * busy + dp + optimizer)
+    counting = balance.counting_forwards(strategy.moe_balance, microbatches)
+    counts, counts_sent = balance.exchange(
+        model, strategy, profile, tables.lines.counts, tables.where.pair, reach, m
+    )
+    once = dp + optimizer + counts + over_classes(counting) * forward
+    last = classes.largest(m * busy + once)
     slowest = busy.max(-1)  # padding holds no layer
 
     held = layers.of(last.chosen)
@@ -262,10 +267,13 @@ def _times(
     step = {name: seconds * microbatches if np.ndim(seconds := own(name)) else 0.0 for name in _TIMES}
     messages = step["tp"] + step["cp"] + step["ep"]
     parts = {
-        "compute": microbatches * (slow_forward + slow_backward) - messages - step["host"],
+        "compute": microbatches * (slow_forward + slow_backward)
+        - messages
+        - step["host"]
+        + counting * slow_forward,
         "tp": step["tp"],
         "cp": step["cp"],
-        "ep": step["ep"],
+        "ep": step["ep"] + last.of(counts),
         "dp": last.of(dp),
         "pp": microbatches * hops,
         "bubble": np.maximum(bubble, 0.0),
@@ -279,6 +287,7 @@ def _times(
     numbers = {f"{name}_s": value for name, value in parts.items()} | {
         "step_s": (1.0 + straggler) * subtotal,
         "recompute_s": step["recompute"],
+        "counts_sent": last.of(counts_sent),
         "hardware_flops": microbatches * ranks * flops,
         "floor_s": microbatches * per_rank.cost["floor"].max(-1),
     }
@@ -353,6 +362,7 @@ def _evaluation(
         step_time_s=found["step_s"],
         time_s={name: found[f"{name}_s"] for name in TIME_KEYS},
         recompute_s=found["recompute_s"],
+        counts_sent_bytes=found["counts_sent"],
         memory_bytes={name: found[name] for name in MEMORY_KEYS},
         peak_bytes=found["peak"],
         peak_stage=found["stage"],

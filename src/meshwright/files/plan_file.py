@@ -51,6 +51,7 @@ class StrategyPart(Strict):
     optimizer: str | None = None
     offload: str | None = None
     dispatcher: str | None = None
+    moe_balance: str | None = None
     placement: list[str] | None = None
     finetune: str | None = None
 

@@ -145,6 +145,8 @@ def strategy_line(strategy: Strategy) -> str:
     group = f"/{s.zero_group}" if s.zero and s.zero_group != s.dp * s.cp and s.zero_group != 1 else ""
     words.append(f"zero{s.zero}{group}")
     words.append(f"recompute {s.recompute}")
+    if s.moe_balance != "microbatch":
+        words.append(f"balance {s.moe_balance}")
     return " ".join(words)
 
 
@@ -206,6 +208,15 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
         "nearest": [plain(n) for n in estimate.nearest],
         **run_json(estimate),
     }
+    if estimate.moe_balance:
+        plan["moe_balance"] = {
+            word: {
+                "time_s": b.time_s,
+                "memory_gib": None if b.memory_bytes is None else b.memory_bytes / GIB,
+                "traffic_bytes": b.traffic_bytes,
+            }
+            for word, b in estimate.moe_balance.items()
+        }
     if estimate.simulated is not None and estimate.closed_form is not None:
         from meshwright.report.simulated import simulated_json
 

@@ -6,7 +6,7 @@ properties here, so that the terminal, the JSON and the plan file cannot disagre
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from meshwright.cost.evaluation import Evaluation
@@ -20,6 +20,7 @@ from meshwright.work import Work
 
 if TYPE_CHECKING:
     from meshwright.calibrate.nearest import Near
+    from meshwright.search.balance import Balanced
     from meshwright.search.plan import Necessity
     from meshwright.search.why import Sentence
     from meshwright.simulate.exact import Exact
@@ -81,6 +82,7 @@ class Estimate:
     nearest: tuple[Near, ...] = ()
     interval_s: tuple[float, float] | None = None
     price_per_chip_hour: float | None = None
+    moe_balance: dict[str, Balanced] = field(default_factory=dict)  # of a plan with experts, if asked for
     simulated: Exact | None = None  # then `evaluation` is its own
     closed_form: Evaluation | None = None  # and this the array result that it stands in for
 

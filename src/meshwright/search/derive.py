@@ -83,6 +83,7 @@ def complete(
         fill("optimizer", "adamw-bf16", "option bf16-optimizer")
     fill("optimizer", "adamw", "not given")
     fill("offload", "none", "not given")
+    fill("moe_balance", "microbatch", "not given")
     fill("placement", ("tp", "cp", "dp", "pp"), "the axis with most traffic on the fastest network")
     fill("layers_per_stage", None, "balanced over the stages, embedding and head counted as work")
 

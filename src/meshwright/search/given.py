@@ -13,7 +13,7 @@ from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import AXES
 from meshwright.strategy.recompute import parse
-from meshwright.strategy.records import CpMethod, Optimizer, Strategy
+from meshwright.strategy.records import CpMethod, MoeBalance, Optimizer, Strategy
 
 MOST = 10**7  # no cluster and no batch has more of anything
 
@@ -185,6 +185,7 @@ def _word(name: str, value: Any) -> str:
         "cp_method": get_args(CpMethod),
         "optimizer": get_args(Optimizer),
         "dispatcher": ("all-to-all", "deep-ep", "hybrid-ep", "all-gather"),
+        "moe_balance": get_args(MoeBalance),
     }[name]
     text = str(value).strip().lower()
     if text not in known:

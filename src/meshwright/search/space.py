@@ -30,7 +30,15 @@ from meshwright.work import Work
 
 IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-CONSTANT_FIELDS = ("finetune", "optimizer", "offload", "dispatcher", "placement", "layers_per_stage")
+CONSTANT_FIELDS = (
+    "finetune",
+    "optimizer",
+    "offload",
+    "dispatcher",
+    "moe_balance",
+    "placement",
+    "layers_per_stage",
+)
 DEGREE_FIELDS = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatch_size")
 
 # All divisors up to here are tried as microbatch sizes, powers of two beyond. Matrix products are full at a
@@ -167,6 +175,7 @@ def complete_words(work: Work, profile: Profile) -> dict[str, Any]:
         "finetune": "none",
         "offload": "none",
         "dispatcher": named[0] if named else profile.framework.default_dispatcher,
+        "moe_balance": "microbatch",
         "placement": ("tp", "cp", "dp", "pp"),
         "layers_per_stage": None,
     }

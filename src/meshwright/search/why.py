@@ -27,7 +27,7 @@ PARTS = {
 }
 FIELDS = (
     "dp", "tp", "sp", "pp", "vpp", "cp", "cp_method", "ep", "etp", "zero", "zero_group", "schedule",
-    "microbatch_size", "recompute", "layers_per_stage", "optimizer", "dispatcher", "placement",
+    "microbatch_size", "recompute", "layers_per_stage", "optimizer", "dispatcher", "moe_balance", "placement",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost import data_parallel, schedule
+from meshwright.cost import balance, data_parallel, schedule
 from meshwright.cost.adapters import trained_share
 from meshwright.cost.flops import split_weights
 from meshwright.cost.groups import Groups, groups
@@ -41,8 +41,8 @@ class Costs:
 
     `chunks[name]` [stages, n]: a sum over the layers of each virtual stage in model order, one microbatch
     (names of `rows.SUMS`); `host_forward`, `host_backward` [stages, n] wait for the host link, `hop` [n] is
-    one send. `ranks`: stage costs of each rank, [n, ranks]; `exchange`, `optimizer` [n, ranks]: seconds once
-    a step. `groups` as in `step`.
+    one send. `ranks`: stage costs of each rank, [n, ranks]; `exchange`, `optimizer`, `counts` (of experts),
+    `counting` (forwards run before for them) [n, ranks]: seconds once a step. `groups` as in `step`.
     """
 
     pp: int
@@ -55,6 +55,8 @@ class Costs:
     ranks: Stages
     exchange: Array
     optimizer: Array
+    counts: Array
+    counting: Array
     groups: Groups
 
     @property
@@ -64,6 +66,11 @@ class Costs:
         weight = self.chunks["weight"]
         backward = self.chunks["backward"] + self.host_backward
         return np.stack([forward, backward, backward - weight, weight])
+
+    @property
+    def after(self) -> Array:
+        """Seconds of each rank once a step besides its passes, [ranks, n]."""
+        return (self.exchange + self.optimizer + self.counts + self.counting).T
 
     @property
     def sends(self) -> Array:
@@ -116,6 +123,10 @@ def costs(
     exchange = data_parallel.exposed(
         sent.traffic(), classes.cost["forward"], classes.cost["backward"], m[:, None], by_class, work.options
     )
+    counts, _ = balance.exchange(
+        model, flat, by_class, lines.counts, known.where.pair, sent.spans(), m[:, None]
+    )
+    counting = balance.counting_forwards(flat.moe_balance, m)
     chunks = _chunk_sums(cut.chunks, known.layers, n)
     offload = parse_offload(strategy.offload)
     chunks["offloaded"] = chunks["offloaded"] * np.asarray(offload.share(model.n_layers / pp))
@@ -133,6 +144,8 @@ def costs(
         ranks=ranks,
         exchange=np.broadcast_to(exchange, spread)[:, at],
         optimizer=np.broadcast_to(sent.optimizer(), spread)[:, at],
+        counts=np.broadcast_to(counts, spread)[:, at],
+        counting=np.broadcast_to(counting, (n,))[:, None] * ranks.cost["forward"],
         groups=sent,
     )
 

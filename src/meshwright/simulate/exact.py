@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from meshwright import units
 from meshwright.cost import memory, schedule
+from meshwright.cost.balance import HOLDS_ALL
 from meshwright.cost.evaluation import MEMORY_KEYS, Evaluation
 from meshwright.cost.step import evaluate, straggler_share
 from meshwright.cost.tree import tree
@@ -41,9 +42,9 @@ class Exact:
 
     `evaluation` has time of `slowest_rank` and memory of `fullest_rank`; `timeline` is the step in time:
     rank r begins at `timeline.begin_s[r]` and ends `step_time_s / (1 + straggler)` later, the last
-    `after_s[r]` of it for gradients, weights and the update. `idle` [ranks] by cause. `peak_bytes`,
-    `held_bytes` [ranks]: all memory, and activations in flight within it, at the fullest moment; `in_flight`
-    [ranks] the same in microbatches.
+    `after_s[r]` of it for gradients, weights, the update and counts of experts. `idle` [ranks] by cause.
+    `peak_bytes`, `held_bytes` [ranks]: all memory, and activations in flight within it, at the fullest
+    moment; `in_flight` [ranks] the same in microbatches.
     """
 
     evaluation: Evaluation
@@ -52,16 +53,24 @@ class Exact:
     idle: Idle
     slowest_rank: int
     fullest_rank: int
-    exchange_s: Array
-    optimizer_s: Array
     peak_bytes: Array
     held_bytes: Array
     in_flight: Array
 
     @property
+    def exchange_s(self) -> Array:
+        """Seconds of each rank for gradients and weights after its last pass, [ranks]."""
+        return np.asarray(self.costs.exchange[0])
+
+    @property
+    def optimizer_s(self) -> Array:
+        """Seconds of each rank's update, [ranks]."""
+        return np.asarray(self.costs.optimizer[0])
+
+    @property
     def after_s(self) -> Array:
-        """Seconds of each rank after its last pass, [ranks]."""
-        return self.exchange_s + self.optimizer_s
+        """Seconds of each rank once a step besides its passes, shown after the last, [ranks]."""
+        return self.costs.after[:, 0]
 
     def memory_over_time(self, rank: int) -> tuple[Array, Array]:
         """(seconds, bytes) of a rank: what it holds from each moment until the next.
@@ -100,8 +109,7 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
         held=found.held[:, 0],
         blocking=schedule.load(strategy.schedule).SENDS_BLOCK,
     )
-    exchange, optimizer = found.exchange[0], found.optimizer[0]
-    after = exchange + optimizer
+    after = found.after[:, 0]
     timeline = ran(graph, spent)
     pipeline_s = float((timeline.last_s + after).max())
     period, begin = steady(graph, spent, after)
@@ -138,9 +146,7 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
     m = int(found.microbatches[0])
     terms = tree(evaluation, found.ranks, m, strategy, work, host, waits, straggler * pipeline_s, _FORMULAS)
     evaluation = replace(evaluation, terms=terms)
-    return Exact(
-        evaluation, timeline, found, idle, slowest, fullest, exchange, optimizer, peaks, held, in_flight
-    )
+    return Exact(evaluation, timeline, found, idle, slowest, fullest, peaks, held, in_flight)
 
 
 def _network(strategy: Strategy, found: Costs) -> Network:
@@ -158,7 +164,9 @@ def _network(strategy: Strategy, found: Costs) -> Network:
                 hint="leave --exact out, or give a larger microbatch or a smaller global batch",
             )
         )
-    return network(strategy.schedule, found.pp, found.vpp, m)
+    return network(
+        strategy.schedule, found.pp, found.vpp, m, forwards_first=strategy.moe_balance == HOLDS_ALL
+    )
 
 
 def _times(
@@ -179,8 +187,13 @@ def _times(
     # What passes and waits do not fill of the rank's step is its bubble, sends apart.
     bubble = idle.warm_up_s + idle.imbalance_s + idle.drain_s
     times = {
-        "compute": float(timeline.busy_s[rank]) - sum(messages.values()) - host - waits,
+        "compute": float(timeline.busy_s[rank])
+        - sum(messages.values())
+        - host
+        - waits
+        + float(found.counting[0, rank]),
         **messages,
+        "ep": messages["ep"] + float(found.counts[0, rank]),
         "dp": float(found.exchange[0, rank]),
         "pp": float(idle.send_s[rank]),
         "bubble": float(bubble[rank]),

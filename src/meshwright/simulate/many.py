@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import schedule
+from meshwright.cost.balance import HOLDS_ALL
 from meshwright.cost.rows import candidates
 from meshwright.cost.step import shared, straggler_share
 from meshwright.errors import InputError
@@ -41,12 +42,13 @@ def step_times(
     then, otherwise short by less than the spread of the stages.
     """
     seconds = np.full(len(strategies), np.nan)
-    pipelines: dict[tuple[str, int, int], list[tuple[IntArray, Costs]]] = {}
+    pipelines: dict[tuple[str, bool, int, int], list[tuple[IntArray, Costs]]] = {}
     for places, found in _costs(model, cluster, work, strategies, profile):
-        word = strategies[places[0]].schedule
-        pipelines.setdefault((word, found.pp, found.vpp), []).append((places, found))
-    for (word, pp, vpp), parts in pipelines.items():
-        whole = _Pipelines(word, pp, vpp, [found for _, found in parts])
+        one = strategies[places[0]]
+        key = (one.schedule, one.moe_balance == HOLDS_ALL, found.pp, found.vpp)
+        pipelines.setdefault(key, []).append((places, found))
+    for key, parts in pipelines.items():
+        whole = _Pipelines(*key, [found for _, found in parts])
         seconds[np.concatenate([places for places, _ in parts])] = whole.seconds()
     return (1.0 + float(straggler_share(cluster, profile))) * seconds
 
@@ -90,11 +92,11 @@ def _stacked(few: Sequence[Strategy]) -> Strategy:
 class _Pipelines:
     """Plans [n] of one schedule, pp and vpp, from several `parts`."""
 
-    def __init__(self, word: str, pp: int, vpp: int, parts: Sequence[Costs]) -> None:
-        self.word, self.pp, self.vpp = word, pp, vpp
+    def __init__(self, word: str, forwards_first: bool, pp: int, vpp: int, parts: Sequence[Costs]) -> None:
+        self.word, self.forwards_first, self.pp, self.vpp = word, forwards_first, pp, vpp
         self.took = np.concatenate([x.took for x in parts], axis=-1)
         self.sends = np.concatenate([x.sends for x in parts], axis=-1)
-        self.after = np.concatenate([(x.exchange + x.optimizer).T for x in parts], axis=-1)
+        self.after = np.concatenate([x.after for x in parts], axis=-1)
         self.microbatches = np.concatenate([x.microbatches for x in parts])
 
     def seconds(self) -> Array:
@@ -116,7 +118,7 @@ class _Pipelines:
 
     def _step(self, microbatches: int, these: IntArray) -> Array:
         """The same for some of the plans and so many microbatches."""
-        graph = network(self.word, self.pp, self.vpp, microbatches)
+        graph = network(self.word, self.pp, self.vpp, microbatches, forwards_first=self.forwards_first)
         took, sends, after = self.took[..., these], self.sends[:, these], self.after[:, these]
         blocking = schedule.load(self.word).SENDS_BLOCK
         begin, seen, step = np.zeros_like(after), np.zeros(len(these)), np.full(len(these), np.inf)

@@ -7,14 +7,14 @@ starts when its rank is free and its input has arrived; sends go beside the comp
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import schedule
-from meshwright.cost.schedule.actions import Order
+from meshwright.cost.schedule.actions import Action, Order
 from meshwright.errors import Diagnostic, InputError
 from meshwright.simulate.network import Network, Router, compiled
 from meshwright.simulate.timeline import Timeline
@@ -103,12 +103,20 @@ def steady(
 
 
 @lru_cache(maxsize=64)
-def network(word: str, pp: int, vpp: int, microbatches: int) -> Network:
-    """The schedule called `word` for so many ranks, chunks and microbatches. Raises InputError where it does
-    not exist for them."""
+def network(word: str, pp: int, vpp: int, microbatches: int, *, forwards_first: bool = False) -> Network:
+    """The schedule called `word` for so many ranks, chunks and microbatches. `forwards_first`: no rank starts
+    a backward before its last forward. Raises InputError where there is no such schedule."""
     plan = schedule.load(word)
     order = plan.actions(pp, vpp, microbatches)
+    if forwards_first:
+        order = tuple(_forwards_first(row) for row in order)
     return compiled(order, lambda i: plan.route(pp, vpp, i, microbatches))
+
+
+def _forwards_first(row: tuple[Action, ...]) -> tuple[Action, ...]:
+    """A rank's forwards in their order, then all else in its order."""
+    apart = [replace(action, joined=False) for action in row]
+    return tuple(sorted(apart, key=lambda action: action.kind != "F"))
 
 
 def tables(durations: Durations, depth: int) -> tuple[Array, Array]:

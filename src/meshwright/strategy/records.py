@@ -14,6 +14,9 @@ Schedule = Literal[
     "gpipe", "1f1b", "interleaved-1f1b", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev"
 ]
 CpMethod = Literal["ring", "all-to-all"]
+# A loss of each microbatch, of each sequence, of the global batch (all forwards first, or counted by a
+# forward of their own) or of the microbatches so far; or a bias that the step's counts move.
+MoeBalance = Literal["microbatch", "sequence", "global", "global-counted", "running", "bias"]
 Optimizer = Literal["adamw", "adamw-bf16", "adamw-8bit", "adafactor", "muon", "lion", "sgd"]
 
 RECOMPUTE_MODULES = (
@@ -53,6 +56,7 @@ class Strategy:
     optimizer: Optimizer = "adamw"
     offload: str = "none"  # none | activations | activations:N | experts | optimizer | params, joined by +
     dispatcher: Literal["all-to-all", "deep-ep", "hybrid-ep", "all-gather"] = "all-to-all"
+    moe_balance: MoeBalance = "microbatch"
     placement: tuple[str, ...] = ("tp", "cp", "dp", "pp")
     finetune: str = "none"  # none | lora:RANK | qlora:RANK | dpo | dpo+lora:RANK (more in the formats)
 

@@ -128,6 +128,28 @@ def memory_table(found: Estimate) -> Table:
     return table
 
 
+def print_balance(found: Estimate, console: Console) -> None:
+    """What each way of balancing experts would cost, beyond a loss of each microbatch."""
+    if not found.moe_balance:
+        return
+    title = "balancing experts, beyond a loss of each microbatch"
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for header, side in (("word", "left"), ("time", "right"), ("memory", "right"), ("counts sent", "right")):
+        table.add_column(header, justify=side)  # type: ignore[arg-type]
+    for word, costs in found.moe_balance.items():
+        if costs.time_s is None or costs.memory_bytes is None or costs.traffic_bytes is None:
+            table.add_row(word, "not with this schedule", "", "")
+            continue
+        table.add_row(
+            word,
+            units.seconds_text(costs.time_s),
+            units.bytes_text(costs.memory_bytes),
+            units.bytes_text(costs.traffic_bytes),
+        )
+    console.print()
+    console.print(table)
+
+
 def print_simulated(found: Estimate, console: Console) -> None:
     """What the simulated pipeline adds: which rank, its bubble by cause, and the closed forms beside it."""
     exact, closed = found.simulated, found.closed_form

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshwright.report import plain
 from meshwright.report.explanation import Explanation
-from meshwright.report.terminal.estimate import print_headline
+from meshwright.report.terminal.estimate import print_balance, print_headline
 from meshwright.report.terminal.tree import chosen, print_tree
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def print_explanation(found: Explanation, console: Console, *, depth: int | None
             console.print(said.text)
         console.print()
     print_tree(found.estimate, console, depth=depth, path=path)
+    if path is None:
+        print_balance(found.estimate, console)
 
 
 def print_plain(found: Explanation, console: Console) -> None:

@@ -54,7 +54,7 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
 
 _SHOWN = (
     "dp", "tp", "sp", "pp", "vpp", "cp", "cp_method", "ep", "etp", "schedule", "microbatch_size", "zero",
-    "zero_group", "recompute", "optimizer", "dispatcher", "placement",
+    "zero_group", "recompute", "optimizer", "dispatcher", "moe_balance", "placement",
 )  # fmt: skip
 _SHORT = {"microbatch_size": "mbs", "zero_group": "group", "cp_method": "method"}
 
