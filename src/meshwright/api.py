@@ -28,13 +28,16 @@ if TYPE_CHECKING:
     from meshwright.calibrate.validate import Validation
     from meshwright.report.comparison import Comparison
     from meshwright.report.explanation import Explanation
+    from meshwright.report.improvement import Improved
+    from meshwright.report.largest import Maximum
     from meshwright.report.ranks import RankMap
+    from meshwright.search.largest import Largest, Tried
     from meshwright.search.why import Sentence
     from meshwright.simulate.exact import Exact
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
-    "check", "compare", "estimate", "explain", "plan", "ranks", "save", "validate",
+    "check", "compare", "estimate", "explain", "improve", "largest", "plan", "ranks", "save", "validate",
 ]  # fmt: skip
 
 
@@ -242,7 +245,7 @@ def explain(
         found, given = model, {}
     else:
         found = estimate(model, cluster, nearest=0, **asked)
-        given = {k: v for k, v in asked.items() if k not in _REQUEST}
+        given = {k: v for k, v in asked.items() if k not in requests.WORK}
     others = (_runner_up(found, given, progress),) if runner_up else ()
     return explanation.explained(found, others)
 
@@ -358,11 +361,103 @@ def ranks(model: str | Path | Model, cluster: str | Path | Cluster | None = None
     from meshwright.report.ranks import rank_map
     from meshwright.search import derive
 
-    asked = _read(model=model, cluster=cluster, **request)
+    asked = requests.read_arguments(model=model, cluster=cluster, **request)
     machine = asked.cluster.cluster
     done = derive.complete(asked.model, machine, asked.work, asked.strategy, asked.profile)
     because = {name: Because(d.value, d.because) for name, d in done.derived.items()}
     return rank_map(asked.model, machine, asked.work, done.strategy, asked.derived | because)
+
+
+def largest(
+    quantity: str,
+    model: str | Path | Model,
+    cluster: str | Path | Cluster | None = None,
+    *,
+    up_to: int | str | None = None,
+    price_per_chip_hour: float | None = None,
+    progress: Callable[[float], None] | None = None,
+    **request: Any,
+) -> Maximum:
+    """The largest seq_len, microbatch_size, n_layers or global_batch that fits, and the fastest plan there.
+
+    Takes the arguments of `plan`; what is left out of the strategy is searched. The quantity itself is not
+    given; `up_to` ends its range.
+    """
+    from meshwright.files.inverse import read_inverse
+    from meshwright.search import largest as inverse
+    from meshwright.search.bounds import Request as Asked
+
+    asked = read_inverse(quantity, up_to, model=model, cluster=cluster, **request)
+    r = asked.request
+    found = inverse.largest(
+        asked.quantity, Asked(r.model, r.cluster.cluster, r.work, r.profile), r.strategy,
+        up_to=asked.up_to, tokens_per_step=asked.tokens_per_step, progress=progress,
+    )  # fmt: skip
+    return _maximum(r, found, price_per_chip_hour)
+
+
+def _maximum(request: Request, found: Largest, price_per_chip_hour: float | None) -> Maximum:
+    from meshwright.files.inverse import at_value
+    from meshwright.report.largest import Maximum, Point
+
+    def point(tried: Tried) -> Point:
+        if tried.ranked is None:
+            return Point(tried.value, tried.fits, None)
+        asked = at_value(request, tried.request)
+        plan = _complete(asked, tried.ranked.strategy, price_per_chip_hour)
+        return Point(tried.value, tried.fits, plan)
+
+    points = {t.value: point(t) for t in found.tried}
+    return Maximum(
+        quantity=found.quantity,
+        value=found.value,
+        plan=None if found.value is None else points[found.value].plan,
+        bound=found.bound,
+        above=None if found.above is None else points[found.above.value],
+        needs=found.needs,
+        tried=tuple(points.values()),
+        searched=found.searched,
+        search_seconds=found.seconds,
+        model=request.model,
+        cluster=request.cluster.cluster,
+        work=request.work,
+    )
+
+
+def improve(
+    model: str | Path | Model,
+    cluster: str | Path | Cluster | None = None,
+    *,
+    price_per_chip_hour: float | None = None,
+    progress: Callable[[float, float], None] | None = None,
+    **request: Any,
+) -> Improved:
+    """The one-step neighbours of a strategy, the most helpful first, and the best plan of a whole search.
+
+    Takes the arguments of `estimate`; what is left out of the strategy is derived.
+    """
+    from meshwright.report.improvement import Improved
+    from meshwright.search import improve as neighbourhood
+    from meshwright.search.bounds import Request as Asked
+
+    asked = requests.read_arguments(model=model, cluster=cluster, **request)
+    base = _estimated(asked, price_per_chip_hour=price_per_chip_hour, nearest=0)
+    r = Asked(asked.model, asked.cluster.cluster, asked.work, asked.profile)
+    near = neighbourhood.improve(r, base.strategy, base.evaluation, progress=progress)
+    best, searched = neighbourhood.best(r, base.strategy, base.evaluation, near)
+    return Improved(
+        base=base,
+        neighbours=near.neighbours,
+        rejected=near.rejected,
+        best=None if best is None else _complete(asked, best.strategy, price_per_chip_hour),
+        searched=searched,
+    )
+
+
+def _complete(request: Request, strategy: Strategy, price_per_chip_hour: float | None) -> Estimate:
+    """The estimate of a strategy that leaves nothing out."""
+    fields = {name: getattr(strategy, name) for name in Strategy.__dataclass_fields__}
+    return _estimated(replace(request, strategy=fields), price_per_chip_hour=price_per_chip_hour, nearest=0)
 
 
 def validate(
@@ -453,23 +548,10 @@ def percent(flag: str, text: str) -> float:
 def faults(*, several: bool = False, **request: Any) -> tuple[Diagnostic, ...]:
     """What reading a request (the arguments of `estimate`) would raise, without estimating it."""
     try:
-        _read(**request, several=several)
+        requests.read_arguments(**request, several=several)
     except InputError as error:
         return error.diagnostics
     return ()
-
-
-def _read(*, several: bool = False, **request: Any) -> Request:
-    """The request that arguments of `estimate` spell: what is no part of it is a strategy field."""
-    strategy = {k: v for k, v in request.items() if k not in _REQUEST}
-    stated = {k: v for k, v in request.items() if k in _REQUEST}
-    return requests.read(**stated, strategy=strategy, several=several)
-
-
-_REQUEST = (
-    "model", "cluster", "work", "seq_len", "global_batch_size", "tokens_per_step", "total_tokens",
-    "precision", "options", "framework", "overrides", "profile",
-)  # fmt: skip
 
 
 def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimate:

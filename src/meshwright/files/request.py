@@ -117,6 +117,19 @@ def read(
     return Request(shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches)
 
 
+WORK = (
+    "model", "cluster", "work", "seq_len", "global_batch_size", "tokens_per_step", "total_tokens",
+    "precision", "options", "framework", "overrides", "profile",
+)  # fmt: skip
+
+
+def read_arguments(*, several: bool = False, **request: Any) -> Request:
+    """The request that arguments of `estimate` spell: what is no part of the work is a strategy field."""
+    strategy = {k: v for k, v in request.items() if k not in WORK}
+    stated = {k: v for k, v in request.items() if k in WORK}
+    return read(**stated, strategy=strategy, several=several)
+
+
 def _is_path(text: str) -> bool:
     """Whether a name means a file: it ends like one or says so with a separator that leads somewhere."""
     lowered = text.lower()

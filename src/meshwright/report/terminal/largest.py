@@ -1,0 +1,80 @@
+"""The answer of `max` for a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from meshwright import units
+from meshwright.report.as_json import strategy_line
+from meshwright.report.largest import Maximum
+from meshwright.report.terminal.estimate import print_headline, print_run, print_tables
+from meshwright.report.terminal.findings import print_findings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_maximum(found: Maximum, console: Console) -> None:
+    """Verdict, the plan at the largest value, what binds above it, and the values that were searched."""
+    if found.value is None:
+        console.print(Text(f"no {found.quantity} fits", style="bold red"))
+    else:
+        said = f"{found.quantity} up to {_value(found, found.value)} {found.unit}"
+        if found.bound == "range":
+            said += ", the end of the range that was asked"
+        console.print(Text(said, style="bold green"))
+    if found.plan is not None:
+        console.print()
+        print_headline(found.plan, console)
+        print_tables(found.plan, console)
+        print_run(found.plan, console)
+    console.print()
+    console.print(_bound_text(found))
+    if len(found.tried) > 1:
+        console.print()
+        console.print(_tried(found))
+    console.print()
+    console.print(f"searched {found.searched:,} strategies in {units.seconds_text(found.search_seconds)}")
+    if found.plan is not None and found.plan.diagnostics:
+        console.print()
+        print_findings(found.plan.diagnostics, console)
+
+
+def _bound_text(found: Maximum) -> str:
+    """What stops the value from being larger."""
+    if found.above is None:
+        what = {
+            "global_batch": "a larger batch only adds microbatches; --up-to raises the end",
+            "microbatch_size": "the whole batch is one microbatch",
+        }.get(found.quantity, "--up-to raises the end")
+        return f"memory does not bind: {what}"
+    near = "" if found.above.plan is None else f" ({strategy_line(found.above.plan.strategy)})"
+    return f"at {_value(found, found.above.value)} nothing fits: {found.needs}{near}"
+
+
+def _tried(found: Maximum) -> Table:
+    table = Table(
+        title="values searched: the fastest plan that fits, else the nearest miss",
+        title_justify="left", box=None, padding=(0, 2, 0, 0),
+    )  # fmt: skip
+    for name in (found.quantity, "fits", "memory", "step", "tokens/s/chip"):
+        table.add_column(name, justify="left" if name == "fits" else "right", no_wrap=True)
+    table.add_column("strategy")
+    for point in found.tried:
+        cells = ["", "", "", "no legal strategy"]
+        if point.plan is not None:
+            cells = [
+                units.bytes_text(point.plan.evaluation.peak_bytes),
+                units.seconds_text(point.plan.step_time_s),
+                units.number_text(point.plan.tokens_per_s_per_chip),
+                strategy_line(point.plan.strategy),
+            ]
+        table.add_row(_value(found, point.value), "yes" if point.fits else "no", *cells)
+    return table
+
+
+def _value(found: Maximum, value: int) -> str:
+    return units.length_text(value) if found.quantity == "seq_len" else f"{value:,}"

@@ -1,0 +1,141 @@
+"""Inverse questions: what `max` says fits, and what is next does not, by searches and estimates apart."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshwright import api
+from meshwright.checks.rule import divisors
+from meshwright.cli.main import run
+from meshwright.errors import InputError
+from meshwright.search.largest import LEAST_LENGTH
+
+SMALL = {"model": "llama-3.2-1b", "cluster": "8xa100-40gb"}
+
+
+def found(quantity: str, **request: Any) -> Any:
+    return api.largest(quantity, **SMALL | request)
+
+
+def something_fits(**request: Any) -> bool:
+    return bool(api.plan(**SMALL | request, top=1).plans)
+
+
+def test_the_longest_sequence_fits_and_the_next_does_not() -> None:
+    answer = found("seq_len", global_batch_size=8)
+    assert answer.bound == "memory"
+    assert answer.plan.fits
+    assert answer.plan.work.seq_len == answer.value
+    assert answer.value % LEAST_LENGTH == 0
+    assert something_fits(seq_len=answer.value, global_batch_size=8)
+    assert not something_fits(seq_len=answer.above.value, global_batch_size=8)
+    assert answer.value < answer.above.value <= answer.value * (1 + 1 / 32)
+    assert answer.above.plan is not None
+    assert not answer.above.plan.fits
+    assert "GiB too much" in answer.needs
+    best = api.plan(**SMALL, seq_len=answer.value, global_batch_size=8, top=1).best
+    assert best is not None
+    assert answer.plan.step_time_s == pytest.approx(best.step_time_s, rel=1e-9)
+
+
+def test_fixed_flags_stay_fixed_and_lower_the_maximum() -> None:
+    free = found("seq_len", global_batch_size=8)
+    fixed = found("seq_len", global_batch_size=8, tp=1, cp=1, recompute="none")
+    assert fixed.value < free.value
+    strategy = fixed.plan.strategy
+    assert (strategy.tp, strategy.cp, strategy.recompute) == (1, 1, "none")
+
+
+def test_depth_to_the_layer() -> None:
+    answer = found("n_layers", seq_len="4k", global_batch_size=8, pp=[1, 2], vpp=1)
+    assert answer.plan.model.n_layers == answer.value
+    assert answer.above.value == answer.value + 1
+    from meshwright.model import presets
+
+    model = presets.load("llama-3.2-1b")
+    for n_layers, fits in ((answer.value, True), (answer.value + 1, False)):
+        deep = SMALL | {"model": model.with_layers(n_layers)}
+        got = api.plan(**deep, seq_len="4k", global_batch_size=8, pp=[1, 2], vpp=1, top=1)
+        assert bool(got.plans) is fits
+
+
+def test_a_fixed_strategy_against_estimates_one_by_one() -> None:
+    """All fields fixed: the answer is what a walk over every legal value finds."""
+    strategy = {"dp": 2, "tp": 2, "pp": 2, "schedule": "gpipe", "recompute": "none", "zero": 1}
+    answer = found("global_batch", seq_len="4k", **strategy)
+    assert answer.bound == "memory"
+    walked = [
+        batch
+        for batch in range(2, answer.above.value + 1, 2)
+        if api.estimate(**SMALL, seq_len="4k", global_batch_size=batch, nearest=0, **strategy).fits
+    ]
+    assert answer.value <= walked[-1] < answer.above.value
+
+    strategy = {"dp": 2, "tp": 4, "recompute": "none", "zero": 1}
+    answer = found("microbatch_size", seq_len="4k", global_batch_size=192, **strategy)
+    fits = [
+        size
+        for size in divisors(96)
+        if api.estimate(
+            **SMALL, seq_len="4k", global_batch_size=192, microbatch_size=size, nearest=0, **strategy
+        ).fits
+    ]
+    assert answer.value == max(fits)
+
+
+def test_memory_does_not_bind_a_batch_of_replicas() -> None:
+    answer = found("global_batch", seq_len="4k", up_to="1k")
+    assert (answer.value, answer.bound, answer.above) == (1024, "range", None)
+    assert answer.plan.work.global_batch_size == 1024
+
+
+def test_a_step_of_so_many_tokens_holds_fewer_longer_sequences() -> None:
+    answer = found("seq_len", tokens_per_step="1M")
+    assert answer.plan.work.tokens_per_step == 2**20
+    assert 2**20 % answer.value == 0
+
+
+def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["max", "seq_len", "llama-3.1-70b", "--on", "8xh100", "--global-batch", "8", "--tp", "8"]
+    assert run([*args, "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["schema"] == "meshwright.max/1"
+    assert shown["value"] is None
+    assert shown["plan"] is None
+    assert shown["above"]["value"] == LEAST_LENGTH
+    assert shown["above"]["nearest"]["fits"] is False
+    assert run(args) == 1
+    assert "no seq_len fits" in capsys.readouterr().out
+
+
+def test_json_text_and_plan_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "deep.yaml"
+    args = ["llama-3.2-1b", "--on", "8xa100-40gb", "--seq-len", "4k", "--global-batch", "8", "--tp", "8"]
+    assert run(["max", "n_layers", *args, "--json", "-o", str(path)]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["quantity"] == "n_layers"
+    assert shown["model"]["n_layers"] == shown["value"]
+    assert shown["plan"]["fits"]
+    assert [p["value"] for p in shown["tried"]] == sorted(p["value"] for p in shown["tried"])
+    assert run(["estimate", str(path), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["model"]["n_layers"] == shown["value"]
+    assert again["plan"]["step_time_s"] == pytest.approx(shown["plan"]["step_time_s"], rel=1e-9)
+    assert run(["max", "n_layers", *args, "--up-to", "20"]) == 0
+    text = capsys.readouterr().out
+    assert "n_layers up to 20 layers, the end of the range" in text
+    assert "memory does not bind" in text
+
+
+def test_faults_are_told_together() -> None:
+    with pytest.raises(InputError) as caught:
+        found("seq_lens", global_batch_size=8, seq_len="8k", tp="x")
+    assert {d.code for d in caught.value.diagnostics} == {"MW911", "MW103"}
+    with pytest.raises(InputError, match="what is asked for"):
+        found("microbatch_size", seq_len="8k", global_batch_size=8, microbatch_size=2)
+    with pytest.raises(InputError, match="up-to"):
+        found("seq_len", global_batch_size=8, up_to=100)
