@@ -7,12 +7,16 @@ here. `docs/accuracy.md` holds the figures themselves.
 from __future__ import annotations
 
 from functools import cache
+from itertools import combinations
 
 import pytest
 
 from meshwright.calibrate import rows
 from meshwright.calibrate.rows import Shipped
+from meshwright.calibrate.statistics import Ranked
 from meshwright.calibrate.validate import Validation, validate
+from meshwright.calibrate.validate import _ranked as ranked_rows
+from meshwright.search.ranking import TIED
 
 # Table, figure, committed median and ninetieth percentile of the absolute error, percent.
 COMMITTED: tuple[tuple[Shipped, str, float, float], ...] = (
@@ -46,3 +50,22 @@ def test_layouts_are_ranked_as_they_were() -> None:
     ranking = found("training").ranking
     assert ranking.mean_regret_percent <= 3.0
     assert ranking.kendall_tau >= 0.5
+
+
+def test_what_counts_as_a_tie_is_what_cannot_be_ordered() -> None:
+    """Of pairs of layouts of one job, those predicted within `TIED` are ordered no better than by a coin,
+    the others in most cases; every job counts once."""
+    jobs: dict[object, list[Ranked]] = {}
+    for row in ranked_rows(found("training").outcomes):
+        jobs.setdefault(row.group, []).append(row)
+    near, far = [], []
+    for rows_of_job in jobs.values():
+        layouts = {row.layout: row for row in rows_of_job}
+        right: dict[bool, list[bool]] = {True: [], False: []}
+        for a, b in combinations(layouts.values(), 2):
+            close = max(a.predicted, b.predicted) / min(a.predicted, b.predicted) - 1.0 <= TIED
+            right[close].append((a.measured - b.measured) * (a.predicted - b.predicted) > 0)
+        near += [sum(right[True]) / len(right[True])] if right[True] else []
+        far += [sum(right[False]) / len(right[False])] if right[False] else []
+    assert sum(near) / len(near) < 0.6
+    assert sum(far) / len(far) > 0.8

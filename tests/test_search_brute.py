@@ -36,35 +36,50 @@ SPARSE = Model("toy-moe", 1024, 32000, (Block(HEADS, Mlp(4096)), Block(HEADS, Mo
 WORK = Work(4096, 8)
 
 
-def cluster(n: int, usable_gib: float):
-    return parse(f"{n}xh100", {"scale_up_size": 4, "usable_gib": usable_gib})
+def cluster(n: int, usable_gib: float, domain: int = 4):
+    return parse(f"{n}xh100", {"scale_up_size": domain, "usable_gib": usable_gib})
 
 
-def enumerated(model, place, work, zeros, groups, recomputes, ep_values, etp_values):
+def placed(strategy, placements):
+    """The placement of `placements` that comes first and orders the axes of several ranks like this one's."""
+    wide = [axis for axis in strategy.placement if getattr(strategy, axis) > 1]
+    return next(p for p in placements if [axis for axis in p if axis in wide] == wide)
+
+
+def enumerated(model, place, work, words):
     """Every legal strategy: numbers by trying all of them, rules by asking one strategy at a time."""
     n = place.n_chips
     numbers = range(1, n + 1)
-    for tp, pp, cp, ep, etp in product(numbers, numbers, numbers, ep_values, etp_values):
+    groups, zeros, schedules = words["zero_group"], words["zero"], words["schedule"]
+    single = [s for s in schedules if s in ("1f1b", "gpipe", "zb-1p", "dualpipe")]
+    placements, first = words["placement"], min(zeros)
+    for tp, pp, cp, ep, etp in product(numbers, numbers, numbers, words["ep"], words["etp"]):
         if n % (tp * pp * cp):
             continue
         dp = n // (tp * pp * cp)
+        ranks, domain = dp * cp, place.scale_up_size
+        size_of = {"all": ranks, "domain": np.gcd(ranks, max(domain // tp, 1)),
+                   "node": np.gcd(ranks, max(8 // tp, 1))}  # fmt: skip
         for vpp, size in product(range(1, model.n_layers + 3), range(1, work.global_batch_size + 1)):
-            for sp, method in product((True, False), ("ring", "all-to-all")):
-                if (tp == 1 and sp) or (cp == 1 and method != "ring"):
+            for sp, method, schedule, placement, offload in product(
+                (True, False), ("ring", "all-to-all"), schedules, placements, words["offload"]
+            ):
+                if (tp == 1 and sp) or (cp == 1 and method != "ring") or (pp == 1 and schedule != single[0]):
                     continue
-                for zero, group, recompute in product(zeros, groups, recomputes):
-                    ranks = dp * cp
-                    shared = ranks if group == "all" else np.gcd(ranks, max(place.scale_up_size // tp, 1))
-                    if (zero == 0 or shared == ranks) and group != groups[0]:
+                for zero, group, recompute in product(zeros, groups, words["recompute"]):
+                    shared = size_of[group]
+                    known = [size_of[g] for g in groups[: groups.index(group)]]
+                    if (zero == 0 and group != groups[0]) or shared in known:
                         continue
-                    if ranks == 1 and zero != min(zeros):
+                    if ranks == 1 and zero != first:
                         continue
                     strategy = Strategy(
                         dp=dp, tp=tp, sp=sp, pp=pp, vpp=vpp, cp=cp, cp_method=method, ep=ep, etp=etp,
-                        zero=zero, zero_group=int(shared),
-                        schedule="interleaved-1f1b" if vpp > 1 else "1f1b",
-                        microbatch_size=size, recompute=recompute, dispatcher="all-to-all",
+                        zero=zero, zero_group=int(shared), schedule=schedule, microbatch_size=size,
+                        recompute=recompute, dispatcher="all-to-all", placement=placement, offload=offload,
                     )  # fmt: skip
+                    if placed(strategy, placements) != placement:
+                        continue
                     if not any(d.severity == "error" for d in checks.run(model, place, work, strategy)):
                         yield strategy
 
@@ -87,24 +102,40 @@ def once(fitting):
     return sorted(kept.values(), key=by_time)
 
 
+PLAIN = {
+    "zero_group": ("all", "domain"), "recompute": ("none",), "ep": (1,), "etp": (1,), "offload": ("none",),
+    "schedule": ("1f1b", "interleaved-1f1b"), "placement": (("tp", "cp", "dp", "pp"),),
+}  # fmt: skip
 CASES = {
-    "dense": (DENSE, 8, 6.0, (0, 1, 3), ("all", "domain"), ("none", "full"), (1,), (1,)),
-    "sparse": (SPARSE, 4, 5.5, (1, 2), ("all", "domain"), ("none",), (1, 2, 4), (1, 2, 4)),
-}
+    "dense": (DENSE, 8, 6.0, {"zero": (0, 1, 3), "recompute": ("none", "full")}),
+    "sparse": (SPARSE, 4, 5.5, {"zero": (1, 2), "ep": (1, 2, 4), "etp": (1, 2, 4)}),
+    "words": (
+        DENSE, 4, 5.6,
+        {
+            "zero": (1, 3), "zero_group": ("all", "domain", "node"), "offload": ("none", "optimizer"),
+            "schedule": ("1f1b", "interleaved-1f1b", "gpipe", "zb-1p", "zb-v", "dualpipe"),
+        },
+    ),
+    "orders": (
+        DENSE, 4, 6.0,
+        {
+            "zero": (0, 1),
+            "placement": (*PLAIN["placement"], ("tp", "pp", "cp", "dp"), ("dp", "cp", "tp", "pp")),
+        },
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_search_equals_brute_force(case):
-    model, n, gib, zeros, groups, recomputes, eps, etps = CASES[case]
-    place = cluster(n, gib)
+    model, n, gib, own = CASES[case]
+    words = PLAIN | own
+    place = cluster(n, gib, domain=n // 2)
     profile = load(None, place.chip)
-    fixed = {
-        "zero": list(zeros), "zero_group": list(groups), "recompute": list(recomputes),
-        "ep": list(eps), "etp": list(etps), "dispatcher": "all-to-all",
-    }  # fmt: skip
+    fixed = {name: list(values) for name, values in words.items()} | {"dispatcher": "all-to-all"}
     found = search(model, place, WORK, fixed, profile, top=5)
 
-    legal = list(enumerated(model, place, WORK, zeros, groups, recomputes, eps, etps))
+    legal = list(enumerated(model, place, WORK, words))
     assert found.searched + sum(found.bounded.values()) == len(legal)
     results = [evaluate(model, place, WORK, s, profile) for s in legal]
     fitting = sorted(
@@ -126,7 +157,7 @@ def test_search_equals_brute_force(case):
         "pp": lambda s: s.pp == 1, "vpp": lambda s: s.vpp == 1, "tp": lambda s: s.tp == 1,
         "sp": lambda s: not s.sp, "cp": lambda s: s.cp == 1, "ep": lambda s: s.ep == 1,
         "etp": lambda s: s.etp == 1, "recompute": lambda s: s.recompute == "none",
-        "zero-3": lambda s: s.zero < 3,
+        "zero-3": lambda s: s.zero < 3, "offload": lambda s: s.offload == "none",
     }  # fmt: skip
     told = {n.without: n for n in found.necessity}
     for name, does_without in without.items():
@@ -143,9 +174,10 @@ def test_search_equals_brute_force(case):
 def test_nothing_fits_names_the_smallest_overshoot():
     place = cluster(4, 3.9)
     profile = load(None, place.chip)
-    fixed = {"zero": [0, 1], "recompute": ["none"], "ep": 1, "etp": 1, "dispatcher": "all-to-all"}
-    found = search(DENSE, place, WORK, fixed, profile)
-    legal = enumerated(DENSE, place, WORK, (0, 1), ("all", "domain"), ("none",), (1,), (1,))
+    fixed = {"zero": [0, 1], "recompute": ["none"], "zero_group": ["all", "domain"], "schedule": ["1f1b"]}
+    fixed["schedule"].append("interleaved-1f1b")
+    found = search(DENSE, place, WORK, fixed | {"dispatcher": "all-to-all"}, profile)
+    legal = list(enumerated(DENSE, place, WORK, PLAIN | {"zero": (0, 1)}))
     peaks = [evaluate(DENSE, place, WORK, s, profile).peak_bytes for s in legal]
     assert min(peaks) > place.usable_bytes
     assert found.plans == ()

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright import __version__, units
+from meshwright import __version__, planning, units
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.files import given
 from meshwright.files import request as requests
@@ -19,7 +19,7 @@ from meshwright.files.request import Request
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.report import as_json, catalogue
-from meshwright.report.records import Because, Checked, Estimate, Given, Plan
+from meshwright.report.records import Because, Checked, Estimate, Plan
 from meshwright.strategy.records import Strategy
 from meshwright.work import PRECISIONS, Work
 
@@ -91,52 +91,13 @@ def _estimated(
         from meshwright.simulate import exact as simulation
 
         simulated = simulation.exact(request.model, cluster, request.work, done.strategy, request.profile)
-    finished = _finished(
+    finished = planning.finished(
         request, done.strategy, found if simulated is None else simulated.evaluation,
         request.derived | because, price_per_chip_hour=price_per_chip_hour, nearest=nearest, balance=True,
     )  # fmt: skip
     if simulated is None:
         return finished
     return replace(finished, simulated=simulated, closed_form=found)
-
-
-def _finished(
-    request: Request,
-    strategy: Strategy,
-    evaluation: Any,
-    derived: dict[str, Because],
-    *,
-    price_per_chip_hour: float | None,
-    nearest: int,
-    balance: bool = False,
-) -> Estimate:
-    """The record of an evaluated strategy, with its checks and the measured runs nearest to it; `balance`:
-    and with what each way of balancing experts would cost."""
-    from meshwright import checks
-    from meshwright.search.balance import balanced
-
-    cluster, work = request.cluster.cluster, request.work
-    found = checks.run(request.model, cluster, work, strategy, evaluation, request.profile)
-    near: tuple[Any, ...] = ()
-    if nearest:
-        from meshwright.calibrate import nearest as nearest_runs
-
-        near = tuple(nearest_runs.nearest(request.model, cluster, work, strategy, n=nearest))
-    ways = balanced(request.model, cluster, work, strategy, request.profile) if balance else {}
-    return Estimate(
-        model=request.model,
-        cluster=cluster,
-        work=work,
-        strategy=strategy,
-        profile=request.profile,
-        evaluation=evaluation,
-        derived=derived,
-        given=Given(request.model_as_given, request.cluster.mapping()),
-        diagnostics=tuple(found),
-        nearest=near,
-        price_per_chip_hour=price_per_chip_hour,
-        moe_balance=ways,
-    )
 
 
 def plan(
@@ -154,76 +115,38 @@ def plan(
     overrides: Mapping[str, float] | None = None,
     profile: str | Path | None = None,
     price_per_chip_hour: float | None = None,
+    objective: str | None = None,
+    slack: float | str | None = None,
+    deadline: float | str | None = None,
+    chips_up_to: int | str | None = None,
+    pareto: bool = False,
+    target: str | None = None,
     top: int = 10,
     nearest: int = 0,
     show_space: bool = False,
     progress: Callable[..., None] | None = None,
     **strategy: Any,
 ) -> Plan:
-    """The fastest strategies that fit, best first; fields given in `strategy` are fixed, others searched.
+    """The best strategies that fit, best first; fields given in `strategy` are fixed, others searched.
 
-    `global_batch_size` may be a range `512:4096`: its first number times powers of two are tried, and the
-    batch with the most tokens/s wins. A list of values in `strategy` searches those. Nothing that fits is a
-    result (`plans` empty, `nearest` the closest miss).
+    A list of values in `strategy` searches those, a range "4:16" what lies in it, "any" every word there is;
+    `target` keeps what that framework can express. `global_batch_size` may be a range `512:4096`: its first
+    number times powers of two are tried, `chips_up_to` tries other numbers of chips. `objective` is time,
+    cost, energy (per token) or simplicity (the fewest axes within `slack`, 3 %, of the fastest); a `deadline`
+    ("60d", for `total_tokens`) takes the fewest chips that meet it, or the cheapest. `pareto` adds plans
+    under smaller memory budgets. Nothing that fits is a result (`plans` empty, `nearest` the closest miss).
     """
     request = requests.read(
         model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
         tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
         framework=framework, overrides=overrides, profile=profile, strategy=strategy, several=True,
     )  # fmt: skip
-    results = [
-        _planned(
-            replace(request, work=work_of_batch), top=top, nearest=nearest,
-            price_per_chip_hour=price_per_chip_hour, progress=progress,
-        )
-        for work_of_batch in request.works()
-    ]  # fmt: skip
-
-    def rate(found: Plan) -> float:
-        return found.best.tokens_per_s_per_chip if found.best is not None else 0.0
-
-    best = max(results, key=rate)
-    return best if show_space else replace(best, space=None)
-
-
-def _planned(
-    request: Request,
-    *,
-    top: int,
-    nearest: int,
-    price_per_chip_hour: float | None,
-    progress: Callable[..., None] | None,
-) -> Plan:
-    from meshwright.cost import step
-    from meshwright.search import plan as search
-
-    model, cluster, work = request.model, request.cluster.cluster, request.work
-    found = search.search(model, cluster, work, request.strategy, request.profile, top=top, progress=progress)
-
-    def finished(ranked: Any, n_near: int, *, balance: bool = False) -> Estimate:
-        detailed = step.evaluate(model, cluster, work, ranked.strategy, request.profile, detail=True)
-        return _finished(
-            request, ranked.strategy, detailed, request.derived,
-            price_per_chip_hour=price_per_chip_hour, nearest=n_near, balance=balance,
-        )  # fmt: skip
-
-    return Plan(
-        model=model,
-        cluster=cluster,
-        work=work,
-        profile=request.profile,
-        plans=tuple(finished(r, nearest if i == 0 else 0, balance=i == 0) for i, r in enumerate(found.plans)),
-        searched=found.searched,
-        feasible=found.feasible,
-        rejected=dict(found.rejected),
-        bounded=dict(found.bounded),
-        search_seconds=found.seconds,
-        necessity=tuple(found.necessity),
-        why=tuple(found.why),
-        nearest=None if found.nearest is None else finished(found.nearest, 0),
-        needs=found.needs,
-        space=found.space.axes(),
-    )
+    asked = planning.wish(
+        request, objective=objective, slack=slack, deadline=deadline, chips_up_to=chips_up_to, pareto=pareto,
+        target=target,
+    )  # fmt: skip
+    found = planning.plan(request, asked, planning.Ask(top, nearest, price_per_chip_hour, progress))
+    return found if show_space else replace(found, space=None)
 
 
 def explain(
@@ -658,6 +581,10 @@ def words(flag: str) -> tuple[str, ...]:
         from meshwright.cost import schedule
 
         return tuple(schedule.names())
+    if flag == "--target":
+        from meshwright.strategy import targets
+
+        return targets.names()
     if flag == "--framework":
         from meshwright.profiles import load
 

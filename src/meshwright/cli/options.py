@@ -49,7 +49,8 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
 )
 STRATEGY_FIELDS = (*(flag[2:].replace("-", "_") for flag, _, _ in STRATEGY), "sp")
 MOST_USD = 1e6  # an hour of a chip; above it the cost of a run stops being a number
-LISTS = ("layers_per_stage", "placement")  # whose own value holds commas
+# Fields whose own value holds commas; several are told apart where each is written with the other sign.
+LISTS = {"layers_per_stage": "+", "placement": "-"}
 
 WORK: tuple[tuple[str, str, str], ...] = (
     ("--seq-len", "TOKENS", "Sequence length; k = 1024."),
@@ -160,7 +161,7 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
     strategy = {name: flags[name] for name in STRATEGY_FIELDS if flags.get(name) is not None}
     if several:
         for name, value in strategy.items():
-            if isinstance(value, str) and "," in value and name not in LISTS:
+            if isinstance(value, str) and "," in value and (name not in LISTS or LISTS[name] in value):
                 strategy[name] = _comma(value)
     found: dict[str, Any] = {
         "model": flags.get("model"),

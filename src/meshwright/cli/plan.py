@@ -10,6 +10,12 @@ from meshwright.cli import output
 from meshwright.cli.options import arguments, json_flag, request
 
 
+def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    from meshwright import api
+
+    return [w for w in api.words("--target") if w.startswith(incomplete)]
+
+
 @click.command("plan")
 @request
 @click.option("-o", "--output", "path", metavar="FILE", help="Write the best plan (or --rank N) as YAML.")
@@ -18,14 +24,38 @@ from meshwright.cli.options import arguments, json_flag, request
 )
 @click.option("--top", type=click.IntRange(1, 1000), default=10, help="Plans to show.", show_default=True)
 @click.option("--show-space", is_flag=True, help="List the axes and values that are searched.")
+@click.option("--objective", metavar="WORD", help="time, cost, energy or simplicity (fewest axes).")
+@click.option("--slack", metavar="PERCENT", help="How much slower a simpler plan may be.  [default: 3%]")
+@click.option("--chips-up-to", metavar="N", help="Try other numbers of chips, domain by domain, up to N.")
+@click.option("--deadline", metavar="TIME", help="60d, with --total-tokens: the fewest chips that meet it.")
+@click.option("--pareto", is_flag=True, help="Also the fastest plans in less memory.")
+@click.option(
+    "--target",
+    metavar="NAME",
+    help="Only what this framework can express, e.g. megatron-core.",
+    shell_complete=_targets,
+)
 @click.option("--terms", is_flag=True, help="With --json: the tree of terms of every plan.")
 @json_flag
 def command(
-    path: str | None, rank: int, top: int, show_space: bool, terms: bool, as_json: bool, **flags: Any
+    path: str | None,
+    rank: int,
+    top: int,
+    show_space: bool,
+    objective: str | None,
+    slack: str | None,
+    chips_up_to: str | None,
+    deadline: str | None,
+    pareto: bool,
+    target: str | None,
+    terms: bool,
+    as_json: bool,
+    **flags: Any,
 ) -> int:
     """Search for the fastest strategy that fits. A flag that is given is fixed, the rest is searched.
 
-    A list searches those values (--tp 4,8), --global-batch 512:4096 searches batches.
+    A list searches those values (--tp 4,8), a range what lies in it (--pp 4:16), `any` every word there is
+    (--schedule any); --global-batch 512:4096 searches batches.
     """
     from meshwright import api
 
@@ -35,6 +65,12 @@ def command(
             **given,
             top=max(top, rank),
             show_space=show_space,
+            objective=objective,
+            slack=slack,
+            chips_up_to=chips_up_to,
+            deadline=deadline,
+            pareto=pareto,
+            target=target,
             nearest=3,
             progress=None if as_json else update,
         )

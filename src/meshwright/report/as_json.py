@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from meshwright.cost.terms import Term
     from meshwright.hardware.records import Cluster
     from meshwright.model.records import Model
-    from meshwright.report.records import Checked, Estimate, Plan
+    from meshwright.report.records import Checked, Choice, Estimate, Plan, Point
     from meshwright.strategy.records import Strategy
     from meshwright.work import Work
 
@@ -206,6 +206,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
         "floor_time_s": float(e.floor_time_s),
         "diagnostics": diagnostics_json(estimate.diagnostics),
         "nearest": [plain(n) for n in estimate.nearest],
+        "expressed_by": list(expressed_by(estimate)),
         **run_json(estimate),
     }
     if estimate.moe_balance:
@@ -225,6 +226,15 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
         plan["terms"] = None if e.terms is None else term_json(e.terms)
     shown: dict[str, Any] = plain(plan)
     return shown
+
+
+def expressed_by(estimate: Estimate) -> tuple[str, ...]:
+    """The frameworks that can be told this strategy."""
+    from meshwright.strategy import targets
+
+    precision = estimate.work.precision
+    every = (targets.load(name) for name in targets.names())
+    return tuple(t.name for t in every if precision in t.precisions and not t.lacks(estimate.strategy))
 
 
 def profile_name(estimate: Estimate) -> str:
@@ -255,6 +265,35 @@ def estimate_object(estimate: Estimate, *, terms: bool = False, verb: str = "est
     return head | {"plan": plan_json(estimate, terms=terms)}
 
 
+def choice_json(choice: Choice) -> dict[str, Any]:
+    """One of several searches, by its best plan."""
+    best = choice.best
+    found: dict[str, Any] = {"n_chips": choice.n_chips, "global_batch_size": choice.global_batch_size,
+                             "fits": best is not None, "meets_deadline": choice.meets}  # fmt: skip
+    if best is None:
+        return found
+    return found | {
+        "step_time_s": best.step_time_s,
+        "tokens_per_s": best.tokens_per_s_per_chip * choice.n_chips,
+        "tokens_per_s_per_chip": best.tokens_per_s_per_chip,
+        "strategy": strategy_line(best.strategy),
+        **run_json(best),
+    }
+
+
+def point_json(point: Point) -> dict[str, Any]:
+    """A point of the Pareto front."""
+    return {
+        "n_chips": point.n_chips,
+        "global_batch_size": point.global_batch_size,
+        "step_time_s": point.step_time_s,
+        "tokens_per_s": 1.0 / point.seconds_per_token,
+        "chip_seconds_per_million_tokens": 1e6 * point.n_chips * point.seconds_per_token,
+        "peak_gib": point.peak_bytes / GIB,
+        "strategy": strategy_line(point.strategy),
+    }
+
+
 def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
     """The object of `plan`."""
     body: dict[str, Any] = {
@@ -263,7 +302,9 @@ def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
         "feasible": plan.feasible,
         "search_seconds": plan.search_seconds,
         "rejected": plan.rejected,
-        "plans": [plan_json(p, terms=terms) for p in plan.plans],
+        "objective": plan.objective,
+        "target": plan.target,
+        "plans": [plan_json(p, terms=terms) | {"tied": plan.tied(p)} for p in plan.plans],
         "necessity": [
             {"without": n.without, "step_time_s": n.step_time_s, "loss_percent": n.loss_percent}
             for n in plan.necessity
@@ -271,6 +312,8 @@ def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
         "why": [said.text for said in plan.why],
         "sentences": [said.json() for said in plan.why],
         "nearest": None if plan.nearest is None else {"plan": plan_json(plan.nearest), "needs": plan.needs},
+        "choices": [choice_json(c) for c in plan.choices],
+        "pareto": [point_json(p) for p in plan.pareto],
     }
     if plan.best is not None:
         body |= run_json(plan.best)

@@ -14,6 +14,7 @@ from meshwright.errors import Diagnostic
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
+from meshwright.search.ranking import TIED
 from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
@@ -152,6 +153,39 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the searches behind a plan: so many chips, such a batch, and the best of it (None: nothing
+    fits). `meets`: within the deadline, where there is one."""
+
+    n_chips: int
+    global_batch_size: int
+    best: Estimate | None
+    meets: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A plan by what it needs: a point of the Pareto front."""
+
+    n_chips: int
+    global_batch_size: int
+    step_time_s: float
+    seconds_per_token: float
+    peak_bytes: float
+    strategy: Strategy
+
+    def goods(self) -> tuple[float, float, float, float]:
+        """What is better when less: seconds a token, bytes on the fullest rank, chips, chip-seconds a token
+        (which cost and energy go by)."""
+        return (
+            self.seconds_per_token,
+            self.peak_bytes,
+            float(self.n_chips),
+            self.n_chips * self.seconds_per_token,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """What a search found, best first; `plans` is empty when nothing fits."""
 
@@ -170,10 +204,20 @@ class Plan:
     nearest: Estimate | None = None
     needs: str = ""
     space: dict[str, tuple[Any, ...]] | None = None
+    choices: tuple[Choice, ...] = ()
+    pareto: tuple[Point, ...] = ()
+    asked_pareto: bool = False
+    objective: str = "time"
+    target: str | None = None
+
+    def tied(self, plan: Estimate) -> bool:
+        """Whether the model cannot tell the step time of `plan` from that of the fastest."""
+        fastest = min(p.step_time_s for p in self.plans)
+        return plan.step_time_s <= fastest * (1.0 + TIED)
 
     @property
     def best(self) -> Estimate | None:
-        """The fastest plan that fits."""
+        """The plan that the objective prefers."""
         return self.plans[0] if self.plans else None
 
     def json(self, *, terms: bool = False) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, get_args
 
 import numpy as np
@@ -19,6 +20,23 @@ MOST = 10**7  # no cluster and no batch has more of anything
 
 COUNTS = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatch_size")
 GROUPS = ("all", "domain", "node")
+ANY = "any"  # every value that a field may have
+DISPATCHERS = ("all-to-all", "deep-ep", "hybrid-ep", "all-gather")
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """`A:B`: the values of a field from `low` to `high`, both included."""
+
+    low: int
+    high: int
+
+    def of(self, values: Iterable[int]) -> tuple[int, ...]:
+        """Those of `values` that lie between."""
+        return tuple(v for v in values if self.low <= v <= self.high)
+
+    def __str__(self) -> str:
+        return f"{self.low}:{self.high}"
 
 
 def fields() -> tuple[str, ...]:
@@ -52,31 +70,64 @@ def read(given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_choices(fixed: Mapping[str, Any]) -> dict[str, tuple[Any, ...]]:
-    """Like `read`, where a field may also be a list of values; each comes out as a tuple without doubles."""
+    """Like `read`, where a field may also be a list of values, a range `A:B` of a number (a `Between`) or
+    `any`; each comes out as a tuple without doubles."""
     choices: dict[str, tuple[Any, ...]] = {}
     faults: list[Diagnostic] = []
     for name, value in fixed.items():
         if value is None:
             continue
-        single = {"layers_per_stage": int, "placement": str}.get(name)
-        many = isinstance(value, list | tuple | set | frozenset | range | np.ndarray)
-        if single is not None and many and all(isinstance(v, single | np.integer) for v in value):
-            many = False  # one value that is itself a list
-        options = list(value) if many else [value]
+        options = _options(name, value)
         if not options:
             faults.append(Diagnostic("MW103", f"{name} lists no value", where=name, hint=f"leave {name} out"))
         for option in options:
             try:
-                choices[name] = (*choices.get(name, ()), read({name: option})[name])
+                choices[name] = (*choices.get(name, ()), _choice(name, option))
             except InputError as error:
                 faults.extend(error.diagnostics)
-            except KeyError:
-                faults.append(
-                    Diagnostic("MW103", f"{name} lists an empty value", where=name, hint="leave it out")
-                )
     if faults:
         raise InputError(*faults)
     return {name: tuple(dict.fromkeys(options)) for name, options in choices.items()}
+
+
+def stated(choices: Mapping[str, tuple[Any, ...]]) -> dict[str, Any]:
+    """The first value of each field of `choices` that is one: ranges and `any` leave a field open."""
+    plain = {name: [v for v in values if not _open(v)] for name, values in choices.items()}
+    return {name: values[0] for name, values in plain.items() if values}
+
+
+def _open(value: Any) -> bool:
+    return isinstance(value, Between) or (isinstance(value, str) and value == ANY)
+
+
+def _options(name: str, value: Any) -> list[Any]:
+    """The values that a field lists; a list that is itself one value stays whole."""
+    single = {"layers_per_stage": int, "placement": str}.get(name)
+    many = isinstance(value, list | tuple | set | frozenset | range | np.ndarray)
+    if single is not None and many and all(isinstance(v, single | np.integer) for v in value):
+        # Orders of axes may also be listed as text: each then names several axes.
+        texts = name == "placement" and any("," in v or "-" in v or v == ANY for v in value)
+        many = texts
+    return list(value) if many else [value]
+
+
+def _choice(name: str, option: Any) -> Any:
+    """One value of a field, a range or `any`."""
+    if isinstance(option, str) and option.strip().lower() == ANY and name in fields():
+        return ANY
+    if isinstance(option, str) and ":" in option and name in (*COUNTS, "zero", "zero_group"):
+        ends = option.split(":")
+        if len(ends) != 2:
+            raise _fault(name, f"{name} is {option!r}, not a range", f"write {name} 2:8")
+        reader = _zero if name == "zero" else _count
+        low, high = (reader(name, end) for end in ends)
+        if low > high:
+            raise _fault(name, f"{name} {option} runs backwards", f"write {name} {high}:{low}")
+        return Between(low, high)
+    found = read({name: option})
+    if name not in found:
+        raise _fault(name, f"{name} lists an empty value", "leave it out")
+    return found[name]
 
 
 def _reader(name: str) -> Callable[[str, Any], Any]:
@@ -184,7 +235,7 @@ def _word(name: str, value: Any) -> str:
         "schedule": schedules(),
         "cp_method": get_args(CpMethod),
         "optimizer": get_args(Optimizer),
-        "dispatcher": ("all-to-all", "deep-ep", "hybrid-ep", "all-gather"),
+        "dispatcher": DISPATCHERS,
         "moe_balance": get_args(MoeBalance),
     }[name]
     text = str(value).strip().lower()

@@ -15,13 +15,14 @@ from meshwright.profiles.records import Profile
 from meshwright.search import why as sentences
 from meshwright.search.bounds import Request
 from meshwright.search.derive import complete
-from meshwright.search.given import read_choices
+from meshwright.search.given import read_choices, stated
 from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
-from meshwright.search.ranking import Candidate, differences
+from meshwright.search.ranking import Candidate, axes_used, differences
 from meshwright.search.scan import Scan, scans
 from meshwright.search.space import Space, build
 from meshwright.search.why import Sentence
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.targets import Target
 from meshwright.work import Work
 
 __all__ = ["Found", "Necessity", "Ranked", "search"]
@@ -42,7 +43,8 @@ class Found:
 
     `searched` strategies had time and memory computed, `feasible` of them fit. `rejected` counts strategies
     that a rule forbids, and those that do not fit; `bounded` counts strategies cut by a proof. When nothing
-    fits, `nearest` is the strategy with the smallest overshoot and `needs` says what it lacks.
+    fits, `nearest` is the strategy with the smallest overshoot and `needs` says what it lacks. `others` are
+    plans met on the way that do without some technique: more points of what time and memory can be had.
     """
 
     plans: tuple[Ranked, ...]
@@ -56,6 +58,7 @@ class Found:
     needs: str
     why: tuple[Sentence, ...]
     space: Space
+    others: tuple[Candidate, ...] = ()
 
 
 def search(
@@ -65,25 +68,30 @@ def search(
     fixed: Mapping[str, Any],
     profile: Profile,
     *,
+    target: Target | None = None,
     top: int = 10,
+    slack: float | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> Found:
     """The `top` fastest strategies that fit, over every field that `fixed` does not pin.
 
-    A value of `fixed` may be a list of values to choose from. `progress` is called with (done, total).
+    A value of `fixed` may be a list of values or a range `A:B` to choose from, or `any`; `target` keeps what
+    that framework can express. With `slack` the plan with the fewest axes that is slower by no more than that
+    fraction comes first. `progress` is called with (done, total).
     Raises InputError, with every fault, when `fixed` cannot be read or leaves no legal strategy for a reason
     that can be shown on one.
     """
     began = perf_counter()
     request = Request(model, cluster, work, profile)
-    space = build(model, cluster, work, fixed, profile)
+    space = build(model, cluster, work, fixed, profile, target)
     asked: list[tuple[Request, int, tuple[str, ...]]] = [(request, max(top, 2), TECHNIQUES)]
     if work.precision in LOW_PRECISIONS:
         asked.append((replace(request, work=replace(work, precision="bf16")), 1, ()))
-    found, *plain = scans(asked, space, progress=progress)
+    found, *plain = scans(asked, space, slack=slack, progress=progress)
     if found.searched == 0:
         _raise_faults(request, fixed)
-    plans = tuple(_ranked(request, c) for c in found.best)
+    best = _simplest_first(found, slack) if slack is not None else found.best
+    plans = tuple(_ranked(request, c) for c in best)
     necessity = _necessity(found, plain[0] if plain else None)
     nearest = None if plans or found.nearest is None else _ranked(request, found.nearest)
     needs = sentences.needs(nearest.evaluation, cluster.n_chips) if nearest else ""
@@ -101,7 +109,23 @@ def search(
         needs=needs,
         why=_why(plans, necessity),
         space=space,
+        others=tuple(found.without.values()),
     )
+
+
+def _simplest_first(found: Scan, slack: float) -> list[Candidate]:
+    """The best plans, those within `slack` of the fastest by how few axes they use."""
+    if not found.best:
+        return []
+    bar = found.best[0].step_time_s * (1.0 + slack)
+    pool = [
+        *found.best,
+        *(c for c in found.by_axes.values() if c.strategy not in [b.strategy for b in found.best]),
+    ]
+    near = sorted(
+        (c for c in pool if c.step_time_s <= bar), key=lambda c: (int(axes_used(c.strategy)), c.step_time_s)
+    )
+    return [*near, *(c for c in found.best if c.step_time_s > bar)]
 
 
 def _ranked(request: Request, candidate: Candidate) -> Ranked:
@@ -111,8 +135,7 @@ def _ranked(request: Request, candidate: Candidate) -> Ranked:
 
 def _raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:
     """Show on one strategy why what is fixed leaves nothing: raises the faults of the first choice."""
-    first = {name: values[0] for name, values in read_choices(fixed).items()}
-    complete(request.model, request.cluster, request.work, first, request.profile)
+    complete(request.model, request.cluster, request.work, stated(read_choices(fixed)), request.profile)
 
 
 def _necessity(found: Scan, plain: Scan | None) -> tuple[Necessity, ...]:
@@ -141,7 +164,11 @@ def _why(plans: tuple[Ranked, ...], necessity: tuple[Necessity, ...]) -> tuple[S
     if not plans:
         return ()
     said = [sentences.binds(plans[0].evaluation)]
-    if len(plans) > 1:
+    fastest = min(plans, key=lambda p: float(p.evaluation.step_time_s))
+    if fastest is not plans[0]:
+        taken, least = plans[0], fastest
+        said.append(sentences.simpler(taken.strategy, taken.evaluation, least.strategy, least.evaluation))
+    elif len(plans) > 1:
         first, second = plans[0], plans[1]
         said.append(sentences.runner_up(first.strategy, first.evaluation, second.strategy, second.evaluation))
     if plans[0].tied:

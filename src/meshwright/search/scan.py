@@ -29,7 +29,7 @@ from meshwright.search.bounds import (
 )
 from meshwright.search.legal import REASONS, Rows, joined, legal, rows
 from meshwright.search.necessity import TECHNIQUES, does_without
-from meshwright.search.ranking import SAME, Candidate, ranked
+from meshwright.search.ranking import SAME, Candidate, axes_used, ranked
 from meshwright.search.space import IntArray, Mask, Space, Words
 from meshwright.strategy.records import Strategy
 
@@ -49,6 +49,7 @@ class Scan:
 
     best: list[Candidate] = field(default_factory=list)
     without: dict[str, Candidate] = field(default_factory=dict)
+    by_axes: dict[int, Candidate] = field(default_factory=dict)  # the best with so many axes (see `slack`)
     nearest: Candidate | None = None  # the smallest peak among those that do not fit
     capacity_bytes: float = 0.0
     searched: int = 0
@@ -65,6 +66,7 @@ class Limits:
     flops: float
     top: int
     techniques: tuple[str, ...]
+    slack: float | None = None  # None: nobody asks for simpler plans; else how much slower they may be
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +117,13 @@ def scans(
     asked: Sequence[tuple[Request, int, tuple[str, ...]]],
     space: Space,
     *,
+    slack: float | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> list[Scan]:
     """`scan` of several (request, top, techniques) that differ in precision alone, so that what is legal
     for the first is so for all."""
     found = [Scan(capacity_bytes=request.cluster.usable_bytes) for request, _, _ in asked]
-    limits = [Limits(held(r.model), _flops(r, space), top, techniques) for r, top, techniques in asked]
+    limits = [Limits(held(r.model), _flops(r, space), top, techniques, slack) for r, top, techniques in asked]
     every = list(space.layer_words())
     recomputes = space.words["recompute"]
     steps = len(every) * len(recomputes)
@@ -345,7 +348,8 @@ def _threshold(found: Scan, strategy: Strategy, limits: Limits) -> FloatArray:
     shape = np.shape(strategy.dp)
     limit = np.full(shape, np.inf)
     if len(found.best) >= limits.top:
-        limit[:] = max(found.best[-1].step_time_s, found.best[0].step_time_s * (1 + TIE))
+        near = found.best[0].step_time_s * (1 + max(TIE, limits.slack or 0.0))
+        limit[:] = max(found.best[-1].step_time_s, near)
     for technique in limits.techniques:
         bar = found.without[technique].step_time_s if technique in found.without else np.inf
         if bar > limit.min(initial=np.inf):
@@ -385,3 +389,10 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
         least = int(among.argmin())
         if among[least] < bar:
             found.without[technique] = candidate(least)
+    if limits.slack is not None:
+        axes = np.broadcast_to(axes_used(strategy), shape)
+        for many in np.unique(axes[fits]):
+            among = np.where(axes == many, timed, np.inf)
+            least = int(among.argmin())
+            if int(many) not in found.by_axes or among[least] < found.by_axes[int(many)].step_time_s:
+                found.by_axes[int(many)] = candidate(least)

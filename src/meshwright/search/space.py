@@ -7,25 +7,27 @@ without cp no cp_method, with one rank of dp x cp no ZeRO, without a pipeline no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.checks.advice import present_modules
 from meshwright.checks.layout import SINGLE_CHUNK, TWO_CHUNKS
 from meshwright.checks.rule import divisors
 from meshwright.checks.shapes import moe
+from meshwright.errors import Diagnostic, InputError
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
-from meshwright.search.derive import bare_selective, group_size
-from meshwright.search.given import read_choices
-from meshwright.strategy.recompute import parse
+from meshwright.search.derive import group_size
+from meshwright.search.given import Between, read_choices
+from meshwright.search.words import chosen
+from meshwright.strategy.placement import AXES
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import most_virtual_stages
+from meshwright.strategy.targets import Target, spelled
 from meshwright.work import Work
 
 IntArray = npt.NDArray[np.int64]
@@ -79,6 +81,7 @@ class Space:
     has_experts: Mask
     has_size: Mask
     words: dict[str, tuple[Any, ...]]
+    zero_under_pipeline: int = 3  # the highest stage with pp > 1 that the target has
 
     def __len__(self) -> int:
         rows = self.has_vpp.sum(1) * self.has_experts.sum(1) * self.has_size.sum(1)
@@ -93,7 +96,9 @@ class Space:
         pairs = self.has_experts[some].any(0)
         tried |= {"ep": self.ep[pairs], "etp": self.etp[pairs]}
         tried["microbatch_size"] = self.sizes[self.has_size[some].any(0)]
-        return {name: tuple(int(v) for v in np.unique(tried[name])) for name in DEGREE_FIELDS} | self.words
+        numbers = {name: tuple(int(v) for v in np.unique(tried[name])) for name in DEGREE_FIELDS}
+        shown = {name: tuple(_shown(v) for v in values) for name, values in self.words.items()}
+        return numbers | shown
 
     def layer_words(self) -> Iterator[tuple[tuple[tuple[str, Any], ...], bool, str]]:
         """Every (constant words, sp, cp_method): with the recompute word, all that layers look at."""
@@ -126,6 +131,11 @@ class Space:
             kept = kept & (d["cp"] > 1)
         if (words.zero, words.group) != (min(w["zero"]), w["zero_group"][0]):
             kept = kept & (d["dp"] * d["cp"] > 1)
+        if words.zero > self.zero_under_pipeline:
+            kept = kept & (d["pp"] == 1)
+        own = dict(words.constant)["placement"]
+        for earlier in w["placement"][: w["placement"].index(own)]:
+            kept = kept & ~_same_order(own, earlier, d)
         return np.asarray(kept, bool)
 
     def group_sizes(self, words: Words, cluster: Cluster) -> tuple[IntArray, Mask]:
@@ -149,36 +159,23 @@ class Space:
         return Strategy(zero_group=groups, **values)
 
 
-def build(model: Model, cluster: Cluster, work: Work, fixed: Mapping[str, Any], profile: Profile) -> Space:
-    """The space of `model` on `cluster`, where `fixed` pins a field to a value or to a list of them.
+def build(
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    fixed: Mapping[str, Any],
+    profile: Profile,
+    target: Target | None = None,
+) -> Space:
+    """The space of `model` on `cluster`, where `fixed` pins a field to a value, a list or a range of them.
 
     Degrees: divisors of the chips; vpp: every count that leaves no chunk empty; ep: divisors of the experts;
-    etp: divisors of an expert's width; microbatch_size: `sizes`. Raises InputError for unreadable fields.
+    etp: divisors of an expert's width; microbatch_size: `sizes`. A `target` takes out what that framework
+    cannot express. Raises InputError for unreadable fields and for those of which nothing is left.
     """
-    choices = read_choices(fixed)
-    words: dict[str, tuple[Any, ...]] = {f: (value,) for f, value in complete_words(work, profile).items()}
-    words |= {
-        "schedule": ("1f1b", "interleaved-1f1b"), "sp": (True, False), "cp_method": ("ring", "all-to-all"),
-        "zero": (1, 0, 2, 3), "zero_group": ("all", "domain"),
-    }  # fmt: skip
-    words |= {name: values for name, values in choices.items() if name not in (*DEGREE_FIELDS, "recompute")}
-    words["recompute"] = _recomputes(model, profile, choices)
-    return _blocks(model, cluster, work, choices, words)
-
-
-def complete_words(work: Work, profile: Profile) -> dict[str, Any]:
-    """The words that are not searched, as `derive` fills them in."""
-    options = work.options
-    named = [word for word in ("deep-ep", "hybrid-ep", "all-to-all") if word in options]
-    return {
-        "optimizer": "adamw-bf16" if "bf16-optimizer" in options else "adamw",
-        "finetune": "none",
-        "offload": "none",
-        "dispatcher": named[0] if named else profile.framework.default_dispatcher,
-        "moe_balance": "microbatch",
-        "placement": ("tp", "cp", "dp", "pp"),
-        "layers_per_stage": None,
-    }
+    words, numbers = chosen(read_choices(fixed), model, work, profile, target)
+    space = _blocks(model, cluster, work, numbers, words)
+    return replace(space, zero_under_pipeline=target.zero_under_pipeline) if target else space
 
 
 def sizes(work: Work) -> list[int]:
@@ -191,16 +188,33 @@ def sizes(work: Work) -> list[int]:
     ]
 
 
-def _recomputes(model: Model, profile: Profile, choices: dict[str, tuple[Any, ...]]) -> tuple[str, ...]:
-    """none, the sets that the framework's recipes use and this model has, and full."""
-    if "recompute" in choices:
-        words = tuple(bare_selective(profile) if w == "selective" else w for w in choices["recompute"])
-        return tuple(dict.fromkeys(words))
-    habits = profile.framework
-    usual = [parse(w) for w in (*habits.usual_recompute, habits.default_recompute)]
-    present = present_modules(model)
-    kept = [bare_selective(profile) if w.unresolved else w.word for w in usual if w.modules <= present]
-    return tuple(dict.fromkeys(["none", *(w for w in kept if w != "full"), "full"]))
+def _shown(value: Any) -> Any:
+    return spelled(value) if isinstance(value, tuple) else value
+
+
+def _same_order(one: tuple[str, ...], other: tuple[str, ...], degrees: Mapping[str, IntArray]) -> Mask:
+    """Where two orders of axes place the same ranks alike: the axes they swap have one rank."""
+    same = np.ones_like(degrees["dp"], bool)
+    for i, a in enumerate(AXES):
+        for b in AXES[i + 1 :]:
+            if (one.index(a) < one.index(b)) != (other.index(a) < other.index(b)):
+                same = same & ((degrees[a] == 1) | (degrees[b] == 1))
+    return same
+
+
+def _numbers(name: str, choices: dict[str, tuple[Any, ...]], usual: list[int]) -> tuple[int, ...]:
+    """The values of a number: those listed, and those of `usual` that a range holds."""
+    if name not in choices:
+        return tuple(usual)
+    found: list[int] = []
+    for choice in choices[name]:
+        some = choice.of(usual) if isinstance(choice, Between) else (choice,)
+        if not some:
+            near = ", ".join(str(v) for v in usual[:12])
+            said = f"{name} {choice} holds none of the values there are: {near}"
+            raise InputError(Diagnostic("MW104", said, where=name, hint=f"widen it, or leave {name} out"))
+        found += some
+    return tuple(dict.fromkeys(found))
 
 
 def _blocks(
@@ -216,17 +230,20 @@ def _blocks(
     experts = moe(model)
     few = np.gcd.reduce([m.n_experts for m in experts]) if experts else 1
     width = np.gcd.reduce([m.d_ff for m in experts]) if experts else 1
-    eps = choices.get("ep", tuple(divisors(int(few))))
-    etps = choices.get("etp", tuple(divisors(int(np.gcd(width, chips)))))
+    eps = _numbers("ep", choices, divisors(int(few)))
+    etps = _numbers("etp", choices, divisors(int(np.gcd(width, chips))))
     pairs = np.array(list(product(eps, etps)), np.int64).reshape(-1, 2)
-    batches = np.array(choices.get("microbatch_size", tuple(sizes(work))), np.int64)
+    ranged = any(isinstance(c, Between) for c in choices.get("microbatch_size", ()))
+    tried = divisors(int(work.global_batch_size)) if ranged else sizes(work)
+    batches = np.array(_numbers("microbatch_size", choices, tried), np.int64)
     most = most_virtual_stages(model)
     found = [
         (chips // (tp * pp * cp), tp, pp, cp)
-        for tp, pp, cp in product(*(choices.get(name, tuple(whole)) for name in ("tp", "pp", "cp")))
+        for tp, pp, cp in product(*(_numbers(name, choices, whole) for name in ("tp", "pp", "cp")))
         if chips % (tp * pp * cp) == 0 and pp <= most
     ]
-    found = [block for block in found if "dp" not in choices or block[0] in choices["dp"]]
+    dps = set(_numbers("dp", choices, whole))
+    found = [block for block in found if block[0] in dps]
     table = np.array(found, np.int64).reshape(-1, 4)
     blocks = {name: table[:, i] for i, name in enumerate(("dp", "tp", "pp", "cp"))}
     ranks = (blocks["dp"] * blocks["cp"] * blocks["tp"])[:, None]
@@ -235,7 +252,8 @@ def _blocks(
         has_experts = ranks % (pairs[:, 0] * pairs[:, 1]) == 0
     has_size = np.asarray(work.global_batch_size) % (blocks["dp"][:, None] * batches) == 0
     has_size[~has_size.any(1), :1] = True  # what no size fits is rejected once, not left out
-    chunks = {int(pp): _chunks(int(pp), most, choices) for pp in np.unique(blocks["pp"])}
+    listed = [layers for layers in words["layers_per_stage"] if layers is not None]
+    chunks = {int(pp): _chunks(int(pp), most, choices, listed) for pp in np.unique(blocks["pp"])}
     vpp = np.array(sorted({v for some in chunks.values() for v in some}), np.int64)
     has_vpp = np.array([np.isin(vpp, chunks[int(pp)]) for pp in blocks["pp"]], bool).reshape(-1, len(vpp))
     return Space(
@@ -243,11 +261,14 @@ def _blocks(
     )
 
 
-def _chunks(pp: int, most: int, choices: dict[str, tuple[Any, ...]]) -> tuple[int, ...]:
+def _chunks(
+    pp: int, most: int, choices: dict[str, tuple[Any, ...]], listed: list[tuple[int, ...]]
+) -> tuple[int, ...]:
     """The vpp that are tried with `pp` stages."""
-    listed = [layers for layers in choices.get("layers_per_stage", ()) if layers is not None]
+    every = list(range(1, most // pp + 1)) if pp > 1 else [1]
     if "vpp" in choices:
-        return choices["vpp"]
+        inside = (v for c in choices["vpp"] for v in (c.of(every) if isinstance(c, Between) else (c,)))
+        return tuple(dict.fromkeys(inside))
     if listed:
         return tuple(sorted({len(layers) // pp for layers in listed if len(layers) % pp == 0}))
-    return tuple(range(1, most // pp + 1)) if pp > 1 else (1,)
+    return tuple(every)

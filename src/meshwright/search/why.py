@@ -8,6 +8,7 @@ from typing import Any
 
 from meshwright.cost.evaluation import Evaluation
 from meshwright.search.necessity import Necessity
+from meshwright.search.ranking import axes_used
 from meshwright.strategy.records import Strategy
 
 GIB = 2.0**30
@@ -27,7 +28,8 @@ PARTS = {
 }
 FIELDS = (
     "dp", "tp", "sp", "pp", "vpp", "cp", "cp_method", "ep", "etp", "zero", "zero_group", "schedule",
-    "microbatch_size", "recompute", "layers_per_stage", "optimizer", "dispatcher", "moe_balance", "placement",
+    "microbatch_size", "recompute", "layers_per_stage", "optimizer", "offload", "dispatcher", "moe_balance",
+    "placement",
 )  # fmt: skip
 
 
@@ -101,6 +103,17 @@ def runner_up(
         values[f"step.time.{name}"] = float(first.time_s[name])
         values[f"step.time.{name}.other"] = float(second.time_s[name])
     return Sentence(said, tuple(f"step.time.{k}" for k, _ in (*costs, *gains)) or ("step.time",), values)
+
+
+def simpler(best: Strategy, taken: Evaluation, fastest: Strategy, least: Evaluation) -> Sentence:
+    """What a simpler plan gives away."""
+    mine, quickest = float(taken.step_time_s), float(least.step_time_s)
+    said = (
+        f"The fastest plan ({', '.join(differs(best, fastest))}) takes {quickest:.4g} s; this one uses "
+        f"{int(axes_used(best))} axes where that uses {int(axes_used(fastest))}, and loses "
+        f"{mine / quickest - 1.0:.2%}."
+    )
+    return Sentence(said, ("step.time",), {"step.time": mine, "step.time.other": quickest})
 
 
 def necessities(necessity: Sequence[Necessity]) -> list[Sentence]:

@@ -18,9 +18,13 @@ from meshwright.report.terminal.estimate import (
     print_tables,
 )
 from meshwright.report.terminal.findings import print_findings
+from meshwright.search.ranking import TIED
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+POINTS = 12  # of a Pareto front that a person is shown
 
 
 def print_plan(found: Plan, console: Console, *, shown: int) -> None:
@@ -32,7 +36,13 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
         print_headline(best, console)
         print_tables(best, console)
         console.print()
-        console.print(_ranking(found.plans[:shown]))
+        console.print(_ranking(found, shown))
+        if found.choices:
+            console.print()
+            console.print(_choices(found))
+        if len(found.pareto) > 1 and (found.choices or found.asked_pareto):
+            console.print()
+            console.print(_pareto(found))
         if found.why:
             console.print()
             console.print("why")
@@ -54,18 +64,19 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
 
 _SHOWN = (
     "dp", "tp", "sp", "pp", "vpp", "cp", "cp_method", "ep", "etp", "schedule", "microbatch_size", "zero",
-    "zero_group", "recompute", "optimizer", "dispatcher", "moe_balance", "placement",
+    "zero_group", "recompute", "optimizer", "offload", "dispatcher", "moe_balance", "placement",
 )  # fmt: skip
 _SHORT = {"microbatch_size": "mbs", "zero_group": "group", "cp_method": "method"}
 
 
-def _ranking(plans: tuple[Estimate, ...]) -> Table:
+def _ranking(found: Plan, shown: int) -> Table:
     """The plans side by side: a column for each field in which they differ, the rest said once."""
+    plans = found.plans[:shown]
     values = {name: [_word(getattr(p.strategy, name)) for p in plans] for name in _SHOWN}
     differ = [name for name in _SHOWN if len(set(values[name])) > 1]
     same = [f"{name} {values[name][0]}" for name in _SHOWN if name not in differ and values[name][0] != "1"]
     table = Table(
-        title="plans, best first", title_justify="left", box=None, padding=(0, 2, 0, 0),
+        title=f"plans, best first by {found.objective}", title_justify="left", box=None, padding=(0, 2, 0, 0),
         caption=f"in all of them: {', '.join(same)}", caption_justify="left",
     )  # fmt: skip
     table.add_column("", justify="right")
@@ -75,13 +86,59 @@ def _ranking(plans: tuple[Estimate, ...]) -> Table:
         table.add_column(header, justify="right", no_wrap=True)
     for i, plan in enumerate(plans):
         table.add_row(
-            str(i + 1),
+            f"{'=' if found.tied(plan) and len(plans) > 1 else ''}{i + 1}",
             *(values[name][i] for name in differ),
             units.seconds_text(plan.step_time_s),
             units.number_text(plan.tokens_per_s_per_chip),
             units.percent_text(plan.mfu),
             units.bytes_text(plan.evaluation.peak_bytes),
         )
+    return table
+
+
+def _ties(found: Plan, plans: tuple[Estimate, ...]) -> str:
+    """What = means, where it is shown."""
+    many = sum(found.tied(p) for p in plans)
+    if many < 2:
+        return ""
+    return f"\n= tied: within {TIED:.0%} of the fastest, closer than this model tells plans apart"
+
+
+def _choices(found: Plan) -> Table:
+    """The best plan of every number of chips and batch that was tried."""
+    table = Table(title="chips and batches", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    runs = any(c.best is not None and c.best.run is not None for c in found.choices)
+    for header in ("chips", "batch", "step", "tokens/s/chip", *(("days", "chip-hours") if runs else ()), ""):
+        table.add_column(header, justify="right" if header else "left", no_wrap=True)
+    for choice in found.choices:
+        chips, batch, best = f"{choice.n_chips:,}", f"{choice.global_batch_size:,}", choice.best
+        if best is None:
+            table.add_row(chips, batch, *([""] * (4 if runs else 2)), "nothing fits")
+            continue
+        row = [units.seconds_text(best.step_time_s), units.number_text(best.tokens_per_s_per_chip)]
+        if best.run is not None:
+            row += [units.number_text(best.run.days), units.count_text(round(best.run.chip_hours))]
+        taken = best is found.best
+        table.add_row(chips, batch, *row, "taken" if taken else ("" if choice.meets else "too late"))
+    return table
+
+
+def _pareto(found: Plan) -> Table:
+    """Plans that no other beats in everything."""
+    left = len(found.pareto) - POINTS
+    table = Table(
+        title="no plan beats these in time, memory, chips and chip-hours at once", title_justify="left",
+        box=None, padding=(0, 2, 0, 0), caption=f"{left} more with --json" if left > 0 else None,
+        caption_justify="left",
+    )  # fmt: skip
+    for header in ("chips", "batch", "step", "memory"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("strategy")
+    for point in found.pareto[:POINTS]:
+        table.add_row(
+            f"{point.n_chips:,}", f"{point.global_batch_size:,}", units.seconds_text(point.step_time_s),
+            units.bytes_text(point.peak_bytes), strategy_line(point.strategy),
+        )  # fmt: skip
     return table
 
 
@@ -128,8 +185,11 @@ def _space(found: Plan) -> Table:
 
 
 def _print_miss(found: Plan, console: Console) -> None:
-    console.print(Text("nothing fits", style="bold red"))
-    if found.nearest is not None:
+    late = found.nearest is not None and found.nearest.fits
+    console.print(Text("no plan meets the deadline" if late else "nothing fits", style="bold red"))
+    if late and found.choices:
+        console.print(_choices(found))
+    if found.nearest is not None and not late:
         e = found.nearest.evaluation
         console.print(f"nearest: {strategy_line(found.nearest.strategy)}")
         console.print(

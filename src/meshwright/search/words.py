@@ -1,0 +1,141 @@
+"""Which words a search tries: those it tries when told nothing, every one there is, and those it leaves."""
+
+from __future__ import annotations
+
+from itertools import permutations
+from typing import Any, get_args
+
+from meshwright.checks.advice import present_modules
+from meshwright.cost.schedule import names as schedules
+from meshwright.errors import InputError
+from meshwright.model.records import Model
+from meshwright.profiles.records import Profile
+from meshwright.search.derive import bare_selective
+from meshwright.search.given import ANY, DISPATCHERS, GROUPS, Between
+from meshwright.strategy.placement import AXES
+from meshwright.strategy.recompute import parse, spell
+from meshwright.strategy.records import RECOMPUTE_MODULES, CpMethod, MoeBalance, Optimizer
+from meshwright.strategy.targets import Target
+from meshwright.work import Work
+
+Values = dict[str, tuple[Any, ...]]
+
+# Fields that are part of what is trained, or of what the framework is, and why a search leaves them alone.
+GIVEN = {
+    "optimizer": "it decides what is trained, not where; list values to compare them",
+    "finetune": "it decides what is trained, not where; list values to compare them",
+    "moe_balance": "it decides how experts are trained, not where; list values to compare them",
+    "dispatcher": "the framework's habit, which its efficiency numbers were measured with",
+    "layers_per_stage": "balanced over the stages, embedding and head counted as work",
+}
+
+
+def complete_words(work: Work, profile: Profile) -> dict[str, Any]:
+    """The words that are not searched, as `derive` fills them in."""
+    options = work.options
+    named = [word for word in ("deep-ep", "hybrid-ep", "all-to-all") if word in options]
+    return {
+        "optimizer": "adamw-bf16" if "bf16-optimizer" in options else "adamw",
+        "finetune": "none",
+        "dispatcher": named[0] if named else profile.framework.default_dispatcher,
+        "moe_balance": "microbatch",
+        "layers_per_stage": None,
+    }
+
+
+def usual(model: Model, work: Work, profile: Profile) -> Values:
+    """The words that are tried of fields that nobody fixed; the first of each is the plainest."""
+    return {name: (value,) for name, value in complete_words(work, profile).items()} | {
+        "schedule": ("1f1b", "interleaved-1f1b"),
+        "sp": (True, False),
+        "cp_method": get_args(CpMethod),
+        "zero": (1, 0, 2, 3),
+        "zero_group": ("all", "domain", "node"),
+        "offload": ("none",),
+        "placement": (AXES,),
+        "recompute": recipes(model, profile),
+    }
+
+
+def every(model: Model, profile: Profile) -> Values:
+    """Every word of each field, for one that is asked for with `any`."""
+    orders = [AXES, *(order for order in permutations(AXES) if order != AXES)]
+    return {
+        "schedule": ("1f1b", *(s for s in schedules() if s != "1f1b")),
+        "sp": (True, False),
+        "cp_method": get_args(CpMethod),
+        "zero": (1, 0, 2, 3),
+        "zero_group": GROUPS,
+        "offload": ("none", "optimizer", "optimizer+params", "activations", "experts"),
+        "optimizer": get_args(Optimizer),
+        "dispatcher": DISPATCHERS,
+        "moe_balance": get_args(MoeBalance),
+        "placement": tuple(orders),
+        "recompute": recomputes(model, profile),
+    }
+
+
+def recipes(model: Model, profile: Profile) -> tuple[str, ...]:
+    """none, the sets that the framework's recipes use and this model has, and full."""
+    present, habits = present_modules(model), profile.framework
+    usual = [parse(w) for w in (*habits.usual_recompute, habits.default_recompute)]
+    kept = [bare_selective(profile) if w.unresolved else w.word for w in usual if w.modules <= present]
+    return tuple(dict.fromkeys(["none", *(w for w in kept if w != "full"), "full"]))
+
+
+def recomputes(model: Model, profile: Profile) -> tuple[str, ...]:
+    """none, each module that the model has, the sets of the framework's recipes, every second layer, full."""
+    present = present_modules(model)
+    single = [spell({m}) for m in RECOMPUTE_MODULES if m in present]
+    last = ("every:2", "full")
+    sets = [w for w in recipes(model, profile) if w not in last]
+    return tuple(dict.fromkeys([*sets[:1], *single, *sets[1:], *last]))
+
+
+def chosen(
+    choices: Values, model: Model, work: Work, profile: Profile, target: Target | None = None
+) -> tuple[Values, Values]:
+    """The words to try, and what is left of the `choices` of numbers; a target takes out what it lacks.
+
+    Raises InputError, with every fault, where nothing is left of a field.
+    """
+    most = every(model, profile)
+    words, numbers = usual(model, work, profile), {}
+    for name, values in choices.items():
+        if name not in words:
+            if ANY not in values:
+                numbers[name] = values
+            continue
+        listed: list[Any] = []
+        for value in values:
+            if isinstance(value, Between):
+                listed += value.of((0, 1, 2, 3)) if name == "zero" else _divisors_in(value)
+            elif isinstance(value, str) and value == ANY:
+                listed += most.get(name, words[name])
+            else:
+                listed.append(bare_selective(profile) if value == "selective" else value)
+        words[name] = tuple(dict.fromkeys(listed))
+    if target is not None:
+        asked = {name: words[name] if name in words else numbers[name] for name in choices if name != "dp"}
+        plain = {name: [v for v in values if not isinstance(v, Between)] for name, values in asked.items()}
+        faults = target.faults({n: v for n, v in plain.items() if v}, work.precision)
+        if faults:
+            raise InputError(*faults)
+        for name, values in words.items():
+            kept = tuple(v for v in values if target.allows(name, v))
+            words[name] = kept or target.fields.get(name, values)[:1]
+        for name in ("vpp", "etp", "ep", "cp", "pp", "tp"):
+            if name in target.fields:
+                wanted = numbers.get(name)
+                numbers[name] = tuple(v for v in target.fields[name] if wanted is None or within(v, wanted))
+    return words, numbers
+
+
+def within(value: int, choices: tuple[Any, ...]) -> bool:
+    """Whether a number is among choices that may hold ranges."""
+    return any(c.low <= value <= c.high if isinstance(c, Between) else c == value for c in choices)
+
+
+def _divisors_in(between: Between) -> list[int]:
+    """Powers of two of a range of group sizes."""
+    return [1 << i for i in range(24) if between.low <= 1 << i <= between.high]

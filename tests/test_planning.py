@@ -1,0 +1,127 @@
+"""A plan over numbers of chips, batches and budgets, and which of them an objective prefers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from meshwright import api
+from meshwright.errors import InputError
+from meshwright.report.records import Plan
+
+NARROW: dict[str, Any] = {
+    "cp": 1, "microbatch_size": "1:2", "zero": [1, 3], "zero_group": "all", "vpp": "1:2",
+    "recompute": ["none", "full"],
+}  # fmt: skip
+
+
+def plan(on: str = "32xh100", batch: Any = 64, **given: Any) -> Plan:
+    return api.plan("llama-3.1-8b", on, seq_len="4k", global_batch_size=batch, **(NARROW | given))
+
+
+def test_ranges_lists_and_any_are_the_values_tried() -> None:
+    space = plan(tp="2:4", pp=[1, 4], schedule="any", placement="any", show_space=True).space
+    assert space is not None
+    assert space["tp"] == (2, 4)
+    assert space["pp"] == (1, 4)
+    assert space["microbatch_size"] == (1, 2)
+    assert len(space["schedule"]) == 10
+    assert len(space["placement"]) == 24
+    assert space["placement"][0] == "tp,cp,dp,pp"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tp": "4:2"}, "tp 4:2 runs backwards"),
+        ({"tp": "3:3"}, "tp 3:3 holds none of the values there are: 1, 2, 4"),
+        ({"tp": "1:2:3"}, "not a range"),
+        ({"tp": "0:4"}, "tp is 0"),
+        ({"objective": "glory"}, "no objective 'glory'"),
+        ({"deadline": "60d"}, "nothing says how long that is"),
+        ({"target": "megatron"}, "no target 'megatron'"),
+        ({"target": "torchtitan", "schedule": "zb-2p"}, "torchtitan has no schedule zb-2p"),
+        ({"target": "deepspeed", "precision": "fp8"}, "DeepSpeed has no matrix products in fp8"),
+    ],
+)
+def test_what_cannot_be_asked_is_told(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        plan(**given)
+
+
+def test_a_target_keeps_what_it_has() -> None:
+    found = plan(target="deepspeed", zero=None, vpp=None, recompute=None, show_space=True)
+    assert found.space is not None
+    assert found.space["schedule"] == ("1f1b",)
+    assert found.space["vpp"] == (1,)
+    assert found.space["recompute"] == ("none", "full")
+    for one in found.plans:
+        assert one.strategy.pp == 1 or one.strategy.zero <= 1
+        assert "deepspeed" in one.json()["plan"]["expressed_by"]
+    assert found.json()["target"] == "deepspeed"
+
+
+def test_the_deadline_takes_the_fewest_chips_that_meet_it() -> None:
+    found = plan(on="64xh100", total_tokens="1T", deadline="40d")
+    counts = [c.n_chips for c in found.choices]
+    assert counts == sorted(counts)
+    assert counts[-1] == 64
+    late = [c.n_chips for c in found.choices if not c.meets]
+    met = [c.n_chips for c in found.choices if c.meets]
+    assert late, "the case is there to have both"
+    assert found.cluster.n_chips == min(met)
+    assert found.best is not None
+    assert found.best.run is not None
+    assert found.best.run.days <= 40
+    cheap = plan(on="64xh100", total_tokens="1T", deadline="40d", objective="cost")
+    hours = {c.n_chips: c.best.run.chip_hours for c in cheap.choices if c.best and c.best.run and c.meets}
+    assert cheap.best is not None
+    assert cheap.best.run is not None
+    assert cheap.best.run.chip_hours == pytest.approx(min(hours.values()))
+
+
+def test_a_deadline_that_nothing_meets_is_a_result() -> None:
+    found = plan(on="16xh100", total_tokens="10T", deadline="3d")
+    assert found.plans == ()
+    assert found.nearest is not None
+    assert found.nearest.fits
+    assert "days for 10.0T tokens on 16 chips, and the deadline is 3 days" in found.needs
+    assert sum(found.bounded.values()) > 0
+
+
+def test_batches_of_a_range_are_choices() -> None:
+    found = plan(batch="32:128")
+    assert [c.global_batch_size for c in found.choices] == [32, 64, 128]
+    rates = [c.best.tokens_per_s_per_chip for c in found.choices if c.best]
+    assert found.best is not None
+    assert found.best.tokens_per_s_per_chip == max(rates)
+    assert found.searched > plan(batch=32).searched
+
+
+def test_the_simplest_is_within_its_slack_and_uses_no_more_axes() -> None:
+    fastest = plan().best
+    simple = plan(objective="simplicity", slack="10%").best
+    assert fastest is not None
+    assert simple is not None
+    axes = ("tp", "pp", "vpp", "cp", "ep", "etp")
+    used = [sum(getattr(p.strategy, a) > 1 for a in axes) for p in (simple, fastest)]
+    assert used[0] <= used[1]
+    assert simple.step_time_s <= 1.1 * fastest.step_time_s
+
+
+def test_ties_are_within_three_percent_of_the_fastest() -> None:
+    shown = plan().json()["plans"]
+    best = shown[0]["step_time_s"]
+    assert [p["tied"] for p in shown] == [p["step_time_s"] <= 1.03 * best for p in shown]
+    assert shown[0]["tied"]
+
+
+def test_no_point_of_the_front_beats_another() -> None:
+    front = plan(pareto=True).pareto
+    assert len(front) > 1
+    goods = [p.goods() for p in front]
+    for i, one in enumerate(goods):
+        assert not any(all(a <= b for a, b in zip(other, one)) for j, other in enumerate(goods) if i != j)
+    peaks = [p.peak_bytes for p in front]
+    assert peaks == sorted(peaks, reverse=True)  # one number of chips: slower plans hold less
