@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.files import request as requests
 from meshwright.search.derive import complete
@@ -75,9 +76,21 @@ def test_no_strategies_take_no_time() -> None:
 
 
 def test_chunks_of_unequal_length_wait_for_each_other() -> None:
-    """80 layers in 4 x 13 chunks of 1 or 2: turns wait for the longer, though ranks hold 20 layers each."""
+    """Each rank has 20 layers in ten chunks of 2, or in five of 1 and five of 3 in turns of its own."""
+    mixed = [(1, 3) if (chunk + rank) % 2 else (3, 1) for chunk in range(0, 10, 2) for rank in range(4)]
+    rows = [tuple(m[half] for m in mixed[4 * i : 4 * i + 4]) for i in range(5) for half in (0, 1)]
+    listed = tuple(n for row in rows for n in row)
+    common = {"pp": 4, "tp": 8, "vpp": 10, "schedule": "interleaved-1f1b"}
     (*request, profile), (even, odd) = ask(
-        256, [{"pp": 4, "tp": 8, "vpp": v, "schedule": "interleaved-1f1b"} for v in (10, 13)]
+        256, [{**common, "layers_per_stage": (2,) * 40}, {**common, "layers_per_stage": listed}]
     )
     even_s, odd_s = step_times(*request, [even, odd], profile)
-    assert odd_s > 1.05 * even_s
+    assert odd_s > 1.15 * even_s
+
+
+@pytest.mark.parametrize(("pp", "vpp"), [(4, 13), (4, 9), (8, 3), (8, 7)])
+def test_layers_are_dealt_so_that_turns_are_alike(pp: int, vpp: int) -> None:
+    """80 layers that do not divide evenly cost no more than the closed form, which counts whole ranks."""
+    (*request, profile), (one,) = ask(256, [{"pp": pp, "tp": 4, "vpp": vpp, "schedule": "interleaved-1f1b"}])
+    (seconds,) = step_times(*request, [one], profile)
+    assert seconds < 1.03 * float(evaluate(*request, one, profile).step_time_s)

@@ -168,3 +168,12 @@ def test_recompute_faults(word, said, hint):
         parse(word)
     assert said in str(raised.value)
     assert hint in raised.value.diagnostics[0].hint
+
+
+@pytest.mark.parametrize(("pp", "vpp", "head"), [(8, 11, 0.5), (4, 21, 0.5), (16, 5, 0.0), (8, 5, 3.0)])
+def test_ranks_have_their_longer_chunks_in_the_same_turns(pp: int, vpp: int, head: float) -> None:
+    """But for the ends, and one turn in which some ranks have a layer more."""
+    found = np.array(split(model((0,) * 126), pp, vpp, head_weight=head).layers_per_stage).reshape(vpp, pp)
+    inner = found[:, 1:-1]
+    assert (inner.min(1) != inner.max(1)).sum() <= 1
+    assert found[-1, -1] <= found[-2, -1]  # the chunk with the head is no longer than the one before

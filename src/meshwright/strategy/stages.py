@@ -276,12 +276,27 @@ def _balanced_equal(
         heappush(heap, (weight + 1.0, order, r))
     sizes = np.zeros((vpp, pp), np.int64)
     for r in range(pp):
-        base, extra = divmod(int(ranks[r]), vpp)
-        sizes[:, r] = base
-        # The chunk beside the embedding or the head is the one that stays small.
-        where = slice(0, extra) if r == end and pp > 1 else slice(vpp - extra, vpp)
-        sizes[where, r] += 1
+        carried = np.zeros(vpp)
+        carried[0] += first if r == 0 else 0.0
+        carried[-1] += last if r == end else 0.0
+        alone = [c for c, at in ((0, r == 0 and pp > 1), (vpp - 1, r == end)) if at]
+        sizes[:, r] = _dealt(int(ranks[r]), carried, alone)
     return [int(n) for n in _by_chunk(sizes.ravel(), pp, "v" if v_shaped else "round").ravel()]
+
+
+def _dealt(layers: int, carried: npt.NDArray[np.float64], alone: list[int]) -> IntArray:
+    """A rank's layers over its chunks: one each but for those that may stand `alone` with what they carry,
+    then each next layer to the chunk with the least, of equals the latest.
+
+    A turn of a pipeline lasts as long as its longest chunk on any rank. All ranks deal alike, so that their
+    longer chunks stand in the same turns.
+    """
+    chunks = np.ones(len(carried), np.int64)
+    chunks[alone] = 0
+    for _ in range(layers - int(chunks.sum())):
+        load = chunks + carried
+        chunks[np.flatnonzero(load <= load.min() + 1e-9)[-1]] += 1
+    return chunks
 
 
 def _balanced_contiguous(weights: npt.NDArray[np.float64], pp: int, first: float, last: float) -> list[int]:
