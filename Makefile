@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup plan test lint docs accuracy clean
+.PHONY: help setup plan test lint docs accuracy experts clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -45,6 +45,9 @@ docs: $(VENV)/.dev  ## run the commands shown in the README and paste what they 
 
 accuracy: $(VENV)/.dev  ## validate, predict sources left out, and write docs/accuracy.md (minutes)
 	$(BIN)/python docs/accuracy.py
+
+experts: $(VENV)/.dev  ## search beside ten published layouts and write docs/experts.md (a minute)
+	$(BIN)/python docs/experts.py
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

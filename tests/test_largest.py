@@ -87,6 +87,12 @@ def test_a_fixed_strategy_against_estimates_one_by_one() -> None:
     assert answer.value == max(fits)
 
 
+def test_a_range_of_degrees_is_searched() -> None:
+    few = found("global_batch", seq_len="4k", dp="1:2", pp=4, schedule="gpipe", up_to=16)
+    assert (few.value, few.bound) == (16, "range")
+    assert few.plan.strategy.dp <= 2
+
+
 def test_memory_does_not_bind_a_batch_of_replicas() -> None:
     answer = found("global_batch", seq_len="4k", up_to="1k")
     assert (answer.value, answer.bound, answer.above) == (1024, "range", None)

@@ -190,14 +190,29 @@ def _neighbour(base: Strategy, first: Evaluation, strategy: Strategy, second: Ev
     )
 
 
+# Words that mean nothing where a degree is 1.
+IDLE = {
+    "schedule": "pp",
+    "vpp": "pp",
+    "layers_per_stage": "pp",
+    "cp_method": "cp",
+    "sp": "tp",
+    "dispatcher": "ep",
+}
+
+
 def changed(base: Strategy, other: Strategy) -> dict[str, tuple[Any, Any]]:
-    """Fields in which `other` differs, old and new value; a sharding group that follows dp x cp is no change.
+    """Fields in which `other` differs, old and new value; what changes nothing by itself is no change (a
+    schedule without a pipeline, a sharding group that follows dp x cp).
 
     >>> changed(Strategy(dp=8, zero=1, zero_group=8), Strategy(dp=4, tp=2, zero=1, zero_group=4))
     {'dp': (8, 4), 'tp': (1, 2)}
     """
     pairs = {f.name: (getattr(base, f.name), getattr(other, f.name)) for f in fields(base)}
     found = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+    for name, axis in IDLE.items():
+        if getattr(base, axis) == getattr(other, axis) == 1:
+            found.pop(name, None)
     follows = all(s.zero_group == s.dp * s.cp for s in (base, other)) or other.zero == base.zero == 0
     if follows:
         found.pop("zero_group", None)
@@ -214,6 +229,8 @@ def spelled(changes: Mapping[str, tuple[Any, Any]]) -> str:
 
 
 def _word(value: Any) -> str:
+    if value is None:
+        return "balanced"  # layers over stages
     if isinstance(value, bool):
         return "on" if value else "off"
     return ",".join(str(v) for v in value) if isinstance(value, tuple) else str(value)

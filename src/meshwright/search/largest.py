@@ -301,8 +301,12 @@ def _values(
 
 def _together(fixed: Mapping[str, Any]) -> int:
     """Sequences that all replicas take at once, as far as they are fixed: dp x microbatch_size."""
-    found = {name: values for name, values in read_choices(fixed).items() if len(values) == 1}
-    return int(found.get("dp", (1,))[0]) * int(found.get("microbatch_size", (1,))[0])
+    together = 1
+    for name in ("dp", "microbatch_size"):
+        values = read_choices(fixed).get(name, ())
+        if len(values) == 1 and isinstance(values[0], int):  # a list or a range fixes none
+            together *= values[0]
+    return together
 
 
 def _lattice(unit: int, most: int) -> list[int]:
