@@ -6,6 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
+from meshwright import units
+
 Precision = Literal["fp16", "bf16", "fp8", "mxfp8", "nvfp4"]
 PRECISIONS: tuple[Precision, ...] = ("fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 
@@ -36,7 +40,11 @@ EFFECTS: dict[str, str] = {
     "fused-optimizer": "the optimizer step makes no temporaries",
     "opt-in-bwd": "each layer steps as soon as its gradient is there",
     "unsloth": "its kernels and losses",
+    "straggler": "straggler:X, one rank whose passes take X times as long, which all wait for",
+    "documents": "documents:N, packed documents of N tokens, which attention stays inside",
 }
+# Switches that carry a number: its range and an example.
+VALUED: dict[str, tuple[int, int, str]] = {"straggler": (1, 100, "1.1"), "documents": (1, 2**40, "2k")}
 # Words of the measured tables that the model reads nothing from.
 TOLD = frozenset(
     {
@@ -54,6 +62,21 @@ TOLD = frozenset(
 def unknown_options(words: Iterable[str]) -> tuple[str, ...]:
     """The words that no framework switch is called by; `act-offload:20` counts as `act-offload`."""
     return tuple(w for w in words if w.partition(":")[0] not in EFFECTS and w.partition(":")[0] not in TOLD)
+
+
+def faulty_values(words: Iterable[str]) -> tuple[str, ...]:
+    """What is wrong with switches that carry a number, and with numbers where there is none to carry."""
+    said = []
+    for word in words:
+        name, colon, text = word.partition(":")
+        if name in VALUED:
+            low, high, example = VALUED[name]
+            value = _number(name, text)
+            if value is None or not low <= value <= high:
+                said.append(f"{word!r} needs a number from {low} to {high:,}, as in {name}:{example}")
+        elif colon and name in EFFECTS:
+            said.append(f"{word!r}: {name} carries no number")
+    return tuple(said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,3 +98,31 @@ class Work:
     def tokens_per_step(self) -> Any:
         """Tokens one optimizer step consumes."""
         return self.seq_len * self.global_batch_size
+
+    @property
+    def slowness(self) -> float:
+        """How many times as long the slowest rank's passes take (1: all alike)."""
+        return self._value("straggler") or 1.0
+
+    @property
+    def document_len(self) -> float | None:
+        """Tokens of a packed document; None where a sequence is one. Of unequal ones the mean weighted by
+        tokens, sum(d^2) / sum(d)."""
+        return self._value("documents")
+
+    @property
+    def attended_len(self) -> Any:
+        """The length that attention is causal over."""
+        return self.seq_len if self.document_len is None else np.minimum(self.document_len, self.seq_len)
+
+    def _value(self, name: str) -> float | None:
+        found = [word for word in self.options if word.startswith(f"{name}:")]
+        return _number(name, found[0].partition(":")[2]) if found else None
+
+
+def _number(name: str, text: str) -> float | None:
+    """The number that a switch carries: tokens (k = 1024) or a plain one."""
+    try:
+        return float(units.parse_length(text) if name == "documents" else text)
+    except (units.UnitError, ValueError):
+        return None

@@ -14,6 +14,7 @@ from meshwright.cost.schedule import load
 from meshwright.cost.schedule.actions import microbatches_fault
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
+from meshwright.strategy.placement import spans
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -99,14 +100,14 @@ class Context(Rule):
 
     def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
         cp = np.asarray(strategy.cp)
-        pieces = np.where(cp > 1, 2 * cp, 1) if strategy.cp_method == "ring" else cp
+        pieces = cp if strategy.cp_method == "all-to-all" else np.where(cp > 1, 2 * cp, 1)
         return indivisible(work.seq_len, pieces)
 
     def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
         cp, s = int(strategy.cp), int(work.seq_len)
-        ring = strategy.cp_method == "ring"
+        ring = strategy.cp_method != "all-to-all"
         pieces = 2 * cp if ring else cp
-        what = f"2 x cp {cp} pieces of a causal ring" if ring else f"cp {cp}"
+        what = f"2 x cp {cp} pieces, one early and one late a rank," if ring else f"cp {cp}"
         whole = s // 2 if ring and s % 2 == 0 else s
         legal = nearest_divisors(gcd(whole, cluster.n_chips), cp)
         return (
@@ -135,21 +136,31 @@ class SequenceParallel(Rule):
 
 
 class ContextHeads(Rule):
-    """All-to-all context parallelism trades sequence for heads: each rank of cp needs its share of them."""
+    """All-to-all context parallelism trades sequence for heads: each rank of cp needs its share of them.
+
+    The hierarchical method does so inside the fast domain alone.
+    """
 
     code, reason, where = "MW152", "too few heads for all-to-all context parallelism", "cp, tp, cp_method"
 
     def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
-        by = np.asarray(strategy.cp) * strategy.tp
+        if strategy.cp_method not in ("all-to-all", "hierarchical"):
+            return mask(np.zeros(np.broadcast_shapes(np.shape(strategy.cp), np.shape(strategy.tp)), bool))
+        by = self._exchanging(cluster, strategy) * np.asarray(strategy.tp)
         bad = mask(np.zeros(by.shape, bool))
-        if strategy.cp_method != "all-to-all":
-            return bad
         for heads, kv in attention_heads(model):
             bad = bad | indivisible(heads, by) | neither_divides(kv, by)
         return bad & (np.asarray(strategy.cp) > 1)
 
+    @staticmethod
+    def _exchanging(cluster: Cluster, strategy: Strategy) -> Any:
+        """Ranks of cp that trade sequence for heads: all, or those of one domain."""
+        if strategy.cp_method == "all-to-all":
+            return np.asarray(strategy.cp)
+        return np.asarray(spans(cluster, strategy)["cp"].local)
+
     def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
-        cp, tp = int(strategy.cp), int(strategy.tp)
+        cp, tp = int(self._exchanging(cluster, strategy)), int(strategy.tp)
         n, what = next(
             (n, what)
             for heads, kv in attention_heads(model)
@@ -161,7 +172,7 @@ class ContextHeads(Rule):
         )
         legal = nearest_divisors(gcd(n // tp, cluster.n_chips), cp) if n % tp == 0 else []
         return (
-            f"all-to-all gives each of cp {cp} x tp {tp} = {cp * tp} ranks its own heads, but {model.name} "
-            f"has {n} {what}: {n} / {cp * tp} = {n / (cp * tp):.4g}",
+            f"{strategy.cp_method} gives each of cp {cp} x tp {tp} = {cp * tp} ranks its own heads, but "
+            f"{model.name} has {n} {what}: {n} / {cp * tp} = {n / (cp * tp):.4g}",
             "use --cp-method ring" + (f", or {listed(legal, 'cp')}" if legal else ""),
         )

@@ -22,7 +22,11 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
     ("--pp", "N", "Pipeline stages."),
     ("--vpp", "N", "Virtual stages (chunks) a rank."),
     ("--cp", "N", "Context-parallel degree."),
-    ("--cp-method", "WORD", "ring or all-to-all."),
+    (
+        "--cp-method",
+        "WORD",
+        "ring, all-to-all, all-gather or hierarchical (all-to-all in a domain, ring outside).",
+    ),
     ("--ep", "N", "Expert-parallel degree."),
     ("--etp", "N", "Tensor-parallel degree inside an expert."),
     (
@@ -58,6 +62,8 @@ WORK: tuple[tuple[str, str, str], ...] = (
     ("--tokens-per-step", "TOKENS", "Instead of --global-batch; 16M of 8k sequences is 2,048 of them."),
     ("--total-tokens", "TOKENS", "The whole run, for days, chip-hours and cost; T = 10^12."),
     ("--precision", "WORD", f"Of matrix products: {', '.join(PRECISIONS)}."),
+    ("--straggler", "X", "One rank is X times as slow (1.1), and all wait for it."),
+    ("--documents", "TOKENS", "Packed documents of so many tokens; attention stays inside each."),
     (
         "--options",
         "A,B",
@@ -158,6 +164,7 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
     balance, routing = _balance(flags.get("moe_balance"))
     options += routing
     flags = flags | {"moe_balance": balance}
+    options += [f"{name}:{flags[name]}" for name in ("straggler", "documents") if flags.get(name) is not None]
     strategy = {name: flags[name] for name in STRATEGY_FIELDS if flags.get(name) is not None}
     if several:
         for name, value in strategy.items():

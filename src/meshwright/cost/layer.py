@@ -83,7 +83,7 @@ def is_recomputed(module: str, recompute: Recompute) -> bool:
 
 def message_seconds(op: Message, spans: dict[str, Span], chip: Chip, profile: Profile) -> Any:
     """Seconds of one collective, nothing hidden."""
-    span = spans[op.axis]
+    span = at_level(spans[op.axis], op.level)
     fast, slow = profile["scale_up"], profile["scale_out"]
     if op.collective == "all_gather":
         return collectives.all_gather_time(op.nbytes, span, fast, slow)
@@ -98,6 +98,15 @@ def message_seconds(op: Message, spans: dict[str, Span], chip: Chip, profile: Pr
     return collectives.expert_all_to_all_time(
         op.tokens, op.nbytes, op.top_k, op.n_experts, span, fast, slow, op.domains or None
     )
+
+
+def at_level(span: Span, level: str) -> Span:
+    """The part of a group that lies in one fast domain, or the group of one rank of each domain."""
+    if level == "local":
+        return replace(span, degree=span.local, remote=np.ones_like(span.remote)[()])
+    if level == "remote":
+        return replace(span, degree=span.remote, local=np.ones_like(span.local)[()])
+    return span
 
 
 def exposed(
@@ -149,6 +158,7 @@ def layer_cost(
     kernels_backward: Any = 0.0
     everything: Any = 0.0
     widest: Any = 0.0  # bytes of the largest product's output, whose gradient stands beside what is saved
+    buffers: Any = 0.0
     first_norm = True
     habits = profile.framework
     eager = habits.eager and not options & COMPILED
@@ -157,6 +167,7 @@ def layer_cost(
         if isinstance(op, Message):
             seconds = exposed(op, spans, chip, profile, options)
             axis = "tp" if op.axis == "etp" else op.axis
+            buffers = np.maximum(buffers, op.buffer)
             totals[f"{axis}_forward"] = totals[f"{axis}_forward"] + op.forward * seconds
             totals[f"{axis}_backward"] = (
                 totals[f"{axis}_backward"] + (op.backward + (op.forward if again else 0.0)) * seconds
@@ -196,7 +207,7 @@ def layer_cost(
     if whole:
         totals["saved"] = boundary
         totals["offloaded"] = boundary if offload.any and offload.modules is None else 0.0
-    totals["live"] = np.maximum(everything - totals["saved"], 0.0) + widest
+    totals["live"] = np.maximum(everything - totals["saved"], 0.0) + widest + buffers
     launch = profile["host"] * graph_share(options, chip)
     device_forward = totals["forward"] + totals["tp_forward"] + totals["cp_forward"] + totals["ep_forward"]
     device_backward = (

@@ -27,6 +27,12 @@ class Shape:
     cp: Num
     ep: Num
     etp: Num
+    document_len: Num | None = None  # of packed documents, which attention stays inside
+
+    @property
+    def attended_len(self) -> Num:
+        """The length that attention is causal over: a document's where several share a sequence."""
+        return self.seq_len if self.document_len is None else np.minimum(self.document_len, self.seq_len)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,10 @@ class Message:
     top_k: int = 0
     n_experts: int = 0
     domains: int = 0  # most domains a token may reach (group-limited routing); 0: no limit
+    level: Literal["all", "local", "remote"] = (
+        "all"  # the ranks of the group in one fast domain, or one of each
+    )
+    buffer: Num = 0.0  # bytes it fills that a layer holds while it runs
 
 
 Operation = Matmul | Core | Stream | Message

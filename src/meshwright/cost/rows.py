@@ -348,7 +348,8 @@ def _shape(work: Work, on_grid: Strategy, grid: Grid) -> Shape:
     s = on_grid
     tokens = grid.values["tokens"] if "tokens" in grid.values else tokens_of(work, s)
     rows = parse_finetune(s.finetune).rows
-    return Shape(rows * tokens, work.seq_len, rows * s.microbatch_size, s.tp, s.cp, s.ep, s.etp)
+    size = rows * s.microbatch_size
+    return Shape(rows * tokens, work.seq_len, size, s.tp, s.cp, s.ep, s.etp, work.document_len)
 
 
 def _stage_blind(strategy: Strategy) -> bool:

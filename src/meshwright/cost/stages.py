@@ -136,7 +136,7 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
     An even split counts head and embedding by their arithmetic in layers.
     """
     pairs, tps, experts = many.distinct("pp", "vpp"), many.axis("tp"), many.distinct("ep", "etp")
-    weights, head = split_weights(model, work.seq_len)
+    weights, head = split_weights(model, work.attended_len)
     classes = stage_classes(
         model, pairs.values["pp"], pairs.values["vpp"], strategy.layers_per_stage, head, 0.0, weights,
         layout_of(strategy.schedule),

@@ -110,7 +110,7 @@ class _Pass:
     microbatches: Any
     host: Any
     offload: Any
-    straggler: Any
+    waiting: Any
 
 
 def evaluate(
@@ -163,7 +163,7 @@ def evaluate(
     if not detail:
         return result
     terms = tree(
-        result, done.stages, done.microbatches, strategy, work, done.host, done.offload, done.straggler
+        result, done.stages, done.microbatches, strategy, work, done.host, done.offload, done.waiting
     )
     return replace(result, terms=terms)
 
@@ -219,7 +219,7 @@ def _times(
     n: int,
 ) -> tuple[dict[str, Any], Any, Any, Any]:
     """Seconds of the slowest stage's step by part, of launches and of activations to and from the host
-    within, and the share lost to stragglers."""
+    within, and those that all wait for a slow rank."""
     forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
     m = microbatches[:, None]
     hop = hop_seconds(model, work, strategy, profile, reach["pp"])
@@ -280,8 +280,9 @@ def _times(
         "optimizer": last.of(optimizer),
     }
     host, offload = step["host"], microbatches * last.of(waits)
-    subtotal = host + offload + sum(parts.values())
-    parts["other"] = host + offload + straggler * subtotal
+    waiting = slow_rank_seconds(work, parts["compute"], host, parts["optimizer"])
+    subtotal = host + offload + waiting + sum(parts.values())
+    parts["other"] = host + offload + waiting + straggler * subtotal
     flops = tables.places.read(tables.layers.whole["flops"])
     ranks = cluster.n_chips / np.asarray(strategy.pp)
     numbers = {f"{name}_s": value for name, value in parts.items()} | {
@@ -291,7 +292,7 @@ def _times(
         "hardware_flops": microbatches * ranks * flops,
         "floor_s": microbatches * per_rank.cost["floor"].max(-1),
     }
-    return numbers, host, offload, straggler
+    return numbers, host, offload, waiting
 
 
 def hop_seconds(model: Model, work: Work, strategy: Strategy, profile: Profile, pipeline: Span) -> Any:
@@ -314,6 +315,11 @@ def host_waits(offloaded: Any, forward: Any, backward: Any, cluster: Cluster) ->
 def straggler_share(cluster: Cluster, profile: Profile) -> Any:
     """Share of a step that the slowest of many chips adds."""
     return _flat_number(profile["straggler"]) * np.log2(max(cluster.n_chips / 8.0, 1.0))
+
+
+def slow_rank_seconds(work: Work, compute: Any, host: Any, optimizer: Any) -> Any:
+    """Seconds that all wait for a rank whose passes and update take `work.slowness` times as long."""
+    return (work.slowness - 1.0) * (compute + host + optimizer)
 
 
 class _Classes:
@@ -368,7 +374,7 @@ def _evaluation(
         peak_stage=found["stage"],
         kept_bytes=found["kept"],
         capacity_bytes=cluster.usable_bytes,
-        model_flops=model_flops(model, work.seq_len, finetune) * work.tokens_per_step,
+        model_flops=model_flops(model, work.attended_len, finetune) * work.tokens_per_step,
         hardware_flops=found["hardware_flops"],
         floor_time_s=found["floor_s"],
     )

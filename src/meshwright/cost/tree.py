@@ -70,7 +70,7 @@ def tree(
     work: Work,
     host: Any,
     offload: Any,
-    straggler: Any,
+    waiting: Any,
     formulas: Mapping[str, str] = MappingProxyType({}),
 ) -> Term:
     """`step` with children `time` (seconds that sum to it) and `memory` (bytes that sum to the peak).
@@ -88,11 +88,15 @@ def tree(
     for name, value in result.time_s.items():
         children: tuple[Term, ...] = ()
         if name == "other":
-            launch, waits = _number(host), _number(offload)
+            launch, waits, slow = _number(host), _number(offload), _number(waiting)
+            rest = value - launch - waits - slow
             children = (
                 Term("host", launch, "s", "launch seconds beyond device seconds"),
                 Term("offload", waits, "s", "microbatches * what copies to the host and back outlast a pass"),
-                Term("straggler", value - launch - waits, "s", "share a doubling of chips beyond 8 * step"),
+                Term(
+                    "slow_rank", slow, "s", "(X - 1) * (compute + host + optimizer) of a rank X times as slow"
+                ),
+                Term("straggler", rest, "s", "share a doubling of chips beyond 8 * step"),
             )
         inputs = {"microbatches": m} if name in ("compute", "tp", "cp", "ep", "pp") else {}
         combine: Combine = "sum" if children else "leaf"

@@ -9,7 +9,7 @@ from typing import Any
 from meshwright import units
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.report.records import Because
-from meshwright.work import EFFECTS, PRECISIONS, Work, unknown_options
+from meshwright.work import EFFECTS, PRECISIONS, Work, faulty_values, unknown_options
 
 MOST_BATCHES = 16  # of a range; powers of two reach 32,768 times the first
 # What a flag is written like, and the most that any run has had of it, with room to spare.
@@ -123,6 +123,8 @@ def work_of(
     for word in unknown_options(given.options):
         hint = did_you_mean(word, tuple(EFFECTS)) or f"the words are {', '.join(sorted(EFFECTS))}"
         faults.append(Diagnostic("MW908", f"no option is called {word!r}", where="--options", hint=hint))
+    for said in faulty_values(given.options):
+        faults.append(Diagnostic("MW908", f"option {said}", where="--options", hint="see --help"))
     if faults:
         raise InputError(*faults)
     if seq_len is None or batch is None:

@@ -183,7 +183,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
     e = estimate.evaluation
     by_category = {k: float(e.memory_bytes.get(k, 0.0)) / GIB for k in MEMORY_KEYS}
     plan: dict[str, Any] = {
-        "strategy": strategy_json(estimate.strategy, estimate.model, estimate.work.seq_len),
+        "strategy": strategy_json(estimate.strategy, estimate.model, estimate.work.attended_len),
         "derived": {k: {"value": plain(d.value), "because": d.because} for k, d in estimate.derived.items()},
         "fits": estimate.fits,
         "step_time_s": estimate.step_time_s,
@@ -330,7 +330,7 @@ def check_object(checked: Checked) -> dict[str, Any]:
         "ok": checked.ok,
         "strategy": None
         if checked.strategy is None
-        else strategy_json(checked.strategy, checked.model, checked.work.seq_len),
+        else strategy_json(checked.strategy, checked.model, checked.work.attended_len),
         "given": plain(checked.given),
         "diagnostics": diagnostics_json(checked.diagnostics),
     }

@@ -119,7 +119,7 @@ class RankMap:
         """The object that `meshwright ranks --json` prints (see docs/json.md)."""
         kinds = {axis: self.kind(axis)} if axis is not None else self.groups
         shown: dict[str, Any] = {
-            "strategy": as_json.strategy_json(self.strategy, self.model, self.work.seq_len),
+            "strategy": as_json.strategy_json(self.strategy, self.model, self.work.attended_len),
             "derived": {k: {"value": d.value, "because": d.because} for k, d in self.derived.items()},
             "numbering": {
                 "placement": self.strategy.placement,
@@ -177,7 +177,7 @@ def rank_map(
 ) -> RankMap:
     """The map of a complete, legal strategy."""
     known = survey(cluster, strategy)
-    layers = as_json.strategy_json(strategy, model, work.seq_len)["stages"]
+    layers = as_json.strategy_json(strategy, model, work.attended_len)["stages"]
     pp, vpp = int(strategy.pp), int(strategy.vpp)
     return RankMap(
         model=model,

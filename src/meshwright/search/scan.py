@@ -109,7 +109,7 @@ def scan(
 
 def _flops(request: Request, space: Space) -> float:
     """Model FLOPs of a step, the fewest of all fine-tuning words."""
-    each = [model_flops(request.model, request.work.seq_len, word) for word in space.words["finetune"]]
+    each = [model_flops(request.model, request.work.attended_len, word) for word in space.words["finetune"]]
     return min(float(one) for one in each) * float(request.work.tokens_per_step)
 
 

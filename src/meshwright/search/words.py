@@ -48,7 +48,7 @@ def usual(model: Model, work: Work, profile: Profile) -> Values:
     return {name: (value,) for name, value in complete_words(work, profile).items()} | {
         "schedule": ("1f1b", "interleaved-1f1b"),
         "sp": (True, False),
-        "cp_method": get_args(CpMethod),
+        "cp_method": ("ring", "all-to-all"),
         "zero": (1, 0, 2, 3),
         "zero_group": ("all", "domain", "node"),
         "offload": ("none",),

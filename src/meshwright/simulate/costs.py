@@ -113,7 +113,7 @@ def costs(
     layers = Layers(lines, known.where, known.layers, known.layers.grid.places)
     classes = stage_costs(model, flat, lines, known.where, layers)
     pp, vpp = int(np.ravel(flat.pp)[0]), int(np.ravel(flat.vpp)[0])
-    weights, head = split_weights(model, work.seq_len)
+    weights, head = split_weights(model, work.attended_len)
     layout = layout_of(strategy.schedule)
     cut = split(model, pp, vpp, strategy.layers_per_stage, head, 0.0, weights, layout)
     m = np.broadcast_to(flat_work.global_batch_size / (flat.dp * flat.microbatch_size), (n,))

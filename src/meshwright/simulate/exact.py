@@ -12,7 +12,7 @@ from meshwright import units
 from meshwright.cost import memory, schedule
 from meshwright.cost.balance import HOLDS_ALL
 from meshwright.cost.evaluation import MEMORY_KEYS, Evaluation
-from meshwright.cost.step import evaluate, straggler_share
+from meshwright.cost.step import evaluate, slow_rank_seconds, straggler_share
 from meshwright.cost.tree import tree
 from meshwright.errors import Diagnostic, InputError
 from meshwright.hardware.records import Cluster
@@ -120,7 +120,9 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
     slowest = int(np.flatnonzero(last >= last.max() * (1 - _SAME))[0])
     times, recompute, host, waits = _times(found, timeline, idle, slowest)
     straggler = float(straggler_share(cluster, profile))
-    times["other"] = host + waits + straggler * pipeline_s
+    slow = float(slow_rank_seconds(work, times["compute"], host, times["optimizer"]))
+    pipeline_s += slow
+    times["other"] = host + waits + slow + straggler * pipeline_s
     step = (1.0 + straggler) * pipeline_s
     held = timeline.peak_in_flight
     kept_of_one = np.broadcast_to(found.ranks.cost["saved"] - found.ranks.offloaded, (1, found.pp))[0]
@@ -144,7 +146,7 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
         kept_bytes=float(np.broadcast_to(kept, (1, found.pp))[0, fullest]),
     )
     m = int(found.microbatches[0])
-    terms = tree(evaluation, found.ranks, m, strategy, work, host, waits, straggler * pipeline_s, _FORMULAS)
+    terms = tree(evaluation, found.ranks, m, strategy, work, host, waits, slow, _FORMULAS)
     evaluation = replace(evaluation, terms=terms)
     return Exact(evaluation, timeline, found, idle, slowest, fullest, peaks, held, in_flight)
 

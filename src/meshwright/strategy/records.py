@@ -13,7 +13,7 @@ Num = int | float | npt.NDArray[Any]
 Schedule = Literal[
     "gpipe", "1f1b", "interleaved-1f1b", "zb-1p", "zb-2p", "zb-v", "v-half", "v-min", "dualpipe", "dualpipev"
 ]
-CpMethod = Literal["ring", "all-to-all"]
+CpMethod = Literal["ring", "all-to-all", "all-gather", "hierarchical"]
 # A loss of each microbatch, of each sequence, of the global batch (all forwards first, or counted by a
 # forward of their own) or of the microbatches so far; or a bias that the step's counts move.
 MoeBalance = Literal["microbatch", "sequence", "global", "global-counted", "running", "bias"]

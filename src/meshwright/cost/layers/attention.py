@@ -47,7 +47,7 @@ def scoring(mixer: Attention | LatentAttention, shape: Shape) -> tuple[Operation
     if not mixer.index_n_heads:
         return ()
     ratio = getattr(mixer, "compress_ratio", 0) or 1
-    seen = shape.seq_len / (2.0 * ratio)
+    seen = shape.attended_len / (2.0 * ratio)
     flops = 2.0 * shape.tokens / shape.tp * seen * mixer.index_n_heads * mixer.index_head_dim
     return (Core("index_scores", "core_attn", flops, 2.0, mixer.index_head_dim),)
 
@@ -85,17 +85,33 @@ def core(
 def context_messages(
     shape: Shape, words: Words, heads: Num, qk_dim: int, v_dim: int, kv_bytes: Num, keys: Num
 ) -> tuple[Message, ...]:
-    """What context parallelism sends: keys and values around a ring, or heads against sequence.
+    """What context parallelism sends: keys and values around a ring, to everyone, or heads against sequence.
 
     Ring: (cp-1) blocks of K and V forward, with their gradients twice that backward, beside the blocks'
-    compute. All-to-all (Ulysses): q, k, v in and o out. Bytes per rank. **Source**: ring attention;
-    DeepSpeed-Ulysses.
+    compute. All-gather: the whole K and V before the core, again backward, and their gradients scattered; a
+    rank holds them meanwhile. All-to-all: q, k, v in and o out. Hierarchical: all-to-all inside the fast
+    domain, a ring over domains of the blocks that this leaves, as large as before. Bytes per rank.
+    **Source**: ring attention (arXiv 2310.01889); Llama 3 (2407.21783), section 3.3.2; DeepSpeed-Ulysses
+    (2309.14509); unified sequence parallelism (2405.07719).
     """
-    if words.cp_method == "ring":
-        flops = 2.0 * shape.tokens * keys * heads * (qk_dim + v_dim)
-        return (Message("ring", "core_attn", "cp", "ring", kv_bytes, 1.0, 2.0, flops, max(qk_dim, v_dim)),)
+    word = words.cp_method
+    flops, width = 2.0 * shape.tokens * keys * heads * (qk_dim + v_dim), max(qk_dim, v_dim)
+    if word == "all-gather":
+        whole = kv_bytes * shape.cp
+        held = np.where(np.asarray(shape.cp) > 1, whole, 0.0)[()]
+        return (
+            Message("gather", "core_attn", "cp", "all_gather", whole, 1.0, 1.0, buffer=held),
+            Message("scatter", "core_attn", "cp", "reduce_scatter", whole, 0.0, 1.0),
+        )
     moved = 2.0 * shape.tokens * heads * (qk_dim + v_dim) + kv_bytes
-    return (Message("heads", "core_attn", "cp", "all_to_all", moved, 1.0, 1.0),)
+    if word == "all-to-all":
+        return (Message("heads", "core_attn", "cp", "all_to_all", moved, 1.0, 1.0),)
+    if word == "hierarchical":
+        return (
+            Message("heads", "core_attn", "cp", "all_to_all", moved, 1.0, 1.0, level="local"),
+            Message("ring", "core_attn", "cp", "ring", kv_bytes, 1.0, 2.0, flops, width, level="remote"),
+        )
+    return (Message("ring", "core_attn", "cp", "ring", kv_bytes, 1.0, 2.0, flops, width),)
 
 
 def operations(
@@ -124,7 +140,7 @@ def operations(
     if block.qk_norm != "none":
         ops.append(Stream("qk_norm", "qkv", rope, 1.5 * rope, (2, 4), saved=rope / 2.0, eager=rope))
     ops += core(shape, words, block.n_heads, block.head_dim, block.v_dim,
-                keys_seen(block, shape.seq_len), kv_bytes)  # fmt: skip
+                keys_seen(block, shape.attended_len), kv_bytes)  # fmt: skip
     ops += scoring(block, shape)
     o_width = heads * block.v_dim
     if block.o_lora_rank:  # groups of heads to a factor each, then the factors to the width

@@ -41,7 +41,9 @@ def operations(
     heads_bytes = 2.0 * tokens * heads * (2.0 * qk + block.v_head_dim)
     ops.append(Stream("rope", "mla_up", 2.0 * heads_bytes, 2.0 * heads_bytes, (6, 6), saved=heads_bytes))
     kv_bytes = 2.0 * tokens * heads * (qk + block.v_head_dim)
-    ops += core(shape, words, block.n_heads, qk, block.v_head_dim, keys_seen(block, shape.seq_len), kv_bytes)
+    ops += core(
+        shape, words, block.n_heads, qk, block.v_head_dim, keys_seen(block, shape.attended_len), kv_bytes
+    )
     ops += scoring(block, shape)
     ops += linear_out("proj", "kept", heads * block.v_head_dim, d_model, shape, words)
     return tuple(ops)
