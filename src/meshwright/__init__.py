@@ -1,8 +1,8 @@
 """Meshwright plans, explains, checks and validates hybrid-parallel training of large language models.
 
 The public face is small and loaded on first use, so that `import meshwright` costs nothing:
-`plan`, `estimate`, `explain`, `check`, `compare`, `validate`, and the nouns `Model`, `Cluster`, `Work`,
-`Strategy`, `Plan`, `Estimate`.
+`plan`, `estimate`, `explain`, `check`, `compare`, `sweep`, `validate`, and the nouns `Model`, `Cluster`,
+`Work`, `Strategy`, `Plan`, `Estimate`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         estimate,
         explain,
         plan,
+        sweep,
         validate,
     )
     from meshwright.errors import Diagnostic, InputError, MeshwrightError
@@ -40,6 +41,7 @@ _API = (
     "estimate",
     "explain",
     "plan",
+    "sweep",
     "validate",
 )
 _ERRORS = ("Diagnostic", "InputError", "MeshwrightError")
@@ -60,6 +62,7 @@ __all__ = [
     "estimate",
     "explain",
     "plan",
+    "sweep",
     "validate",
 ]
 

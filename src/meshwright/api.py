@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from meshwright.report.improvement import Improved
     from meshwright.report.largest import Maximum
     from meshwright.report.ranks import RankMap
+    from meshwright.report.sweep import Sweep
     from meshwright.search.largest import Largest, Tried
     from meshwright.search.why import Sentence
     from meshwright.simulate.exact import Exact
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
-    "check", "compare", "estimate", "explain", "improve", "largest", "plan", "ranks", "save", "validate",
+    "check", "compare", "estimate", "explain", "improve", "largest", "plan", "ranks", "save", "sweep",
+    "validate",
 ]  # fmt: skip
 
 
@@ -188,6 +190,30 @@ def _runner_up(found: Estimate, given: Mapping[str, Any], progress: Callable[...
     other = others[0]
     called = "best plan that fits" if other is best[0] else "runner-up"
     return why.runner_up(found.strategy, found.evaluation, other.strategy, other.evaluation, called)
+
+
+def sweep(
+    model: str | Path | Model | Sequence[str | Path | Model],
+    cluster: str | Path | Cluster | None = None,
+    *,
+    over: Mapping[str, str | Iterable[Any]],
+    slack: float = 0.03,
+    processes: int = 1,
+    progress: Callable[[int, int], None] | None = None,
+    **asked: Any,
+) -> Sweep:
+    """The best plan of one or several models at each value of one field or two, planned anew at every point.
+
+    `over` maps a field (of the strategy, the work, `n_chips`, `on`, `cluster.FIELD`) to its values: a list,
+    or text such as "8,16,32" or "100:3200" (geometric, 16 points; "100:3200:50" has 50). The rest is as for
+    `plan`. `slack` is how much slower than the best the simplest plan may be. With several `processes`, call
+    it under `if __name__ == "__main__":`.
+    """
+    from meshwright import sweeping
+
+    models = [model] if isinstance(model, str | Path | Model) else list(model)
+    arguments = {k: v for k, v in asked.items() if k != "price_per_chip_hour"} | {"cluster": cluster}
+    return sweeping.sweep(models, over, arguments, slack=slack, processes=processes, progress=progress)
 
 
 def check(

@@ -19,6 +19,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "estimate": ("estimate", "Step time, throughput and memory of one strategy."),
     "explain": ("explain", "Where an estimate comes from: the tree of its terms, with formulas."),
     "compare": ("compare", "Plans, models or clusters side by side, term by term."),
+    "sweep": ("sweep", "The best plan along one field or two, and where it changes."),
     "check": ("check", "What is wrong or unwise in a strategy. Exit 1 on an error."),
     "improve": ("improve", "What one step away from a strategy helps most, and how far the best plan is."),
     "max": ("max", "The largest sequence, microbatch, depth or batch that fits, and with which strategy."),

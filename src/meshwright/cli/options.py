@@ -5,7 +5,7 @@ Numbers stay text until the whole request is read, so that every fault of a comm
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import click
@@ -225,6 +225,28 @@ def _balance(text: str | None) -> tuple[str | None, list[str]]:
     words = [word.strip() for word in text.split("+")]
     routing = [_ROUTING[word] for word in words if word in _ROUTING]
     return "+".join(word for word in words if word not in _ROUTING) or None, routing
+
+
+def fields(texts: Sequence[str]) -> dict[str, str]:
+    """The fields and values of every `--over FIELD=VALUES`; InputError where one is none, or stands twice."""
+    from meshwright.errors import Diagnostic, InputError
+
+    found: dict[str, str] = {}
+    for text in texts:
+        name, equals, values = text.partition("=")
+        if not equals or not name.strip() or name.strip() in found:
+            said = f"--over {text} {'stands twice' if name.strip() in found else 'is not FIELD=VALUES'}"
+            hint = "for example --over cluster.scale_out_gbits_s=100:3200"
+            raise InputError(Diagnostic("MW911", said, where="--over", hint=hint))
+        found[name.strip()] = values
+    return found
+
+
+def names(text: str) -> list[str]:
+    """Several models in a list; a file whose name holds a comma is one."""
+    from pathlib import Path
+
+    return [text] if Path(text).exists() else _comma(text) or [text]
 
 
 def _comma(text: str | None) -> list[str]:

@@ -89,11 +89,11 @@ def search(
         asked.append((replace(request, work=replace(work, precision="bf16")), 1, ()))
     found, *plain = scans(asked, space, slack=slack, progress=progress)
     if found.searched == 0:
-        _raise_faults(request, fixed)
+        raise_faults(request, fixed)
     best = _simplest_first(found, slack) if slack is not None else found.best
-    plans = tuple(_ranked(request, c) for c in best)
+    plans = tuple(ranked_plan(request, c) for c in best)
     necessity = _necessity(found, plain[0] if plain else None)
-    nearest = None if plans or found.nearest is None else _ranked(request, found.nearest)
+    nearest = None if plans or found.nearest is None else ranked_plan(request, found.nearest)
     needs = sentences.needs(nearest.evaluation, cluster.n_chips) if nearest else ""
     if not plans and nearest is None:
         needs = "no legal strategy is left: every candidate breaks a rule (see rejected)"
@@ -128,12 +128,13 @@ def _simplest_first(found: Scan, slack: float) -> list[Candidate]:
     return [*near, *(c for c in found.best if c.step_time_s > bar)]
 
 
-def _ranked(request: Request, candidate: Candidate) -> Ranked:
+def ranked_plan(request: Request, candidate: Candidate) -> Ranked:
+    """The candidate with its whole evaluation."""
     r, strategy = request, candidate.strategy
     return Ranked(strategy, evaluate(r.model, r.cluster, r.work, strategy, r.profile), candidate.tied)
 
 
-def _raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:
+def raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:
     """Show on one strategy why what is fixed leaves nothing: raises the faults of the first choice."""
     complete(request.model, request.cluster, request.work, stated(read_choices(fixed)), request.profile)
 

@@ -50,6 +50,7 @@ class Scan:
     best: list[Candidate] = field(default_factory=list)
     without: dict[str, Candidate] = field(default_factory=dict)
     by_axes: dict[int, Candidate] = field(default_factory=dict)  # the best with so many axes (see `slack`)
+    pool: list[Strategy] = field(default_factory=list)  # all within `bar`, in arrays, where that is asked
     nearest: Candidate | None = None  # the smallest peak among those that do not fit
     capacity_bytes: float = 0.0
     searched: int = 0
@@ -67,6 +68,7 @@ class Limits:
     top: int
     techniques: tuple[str, ...]
     slack: float | None = None  # None: nobody asks for simpler plans; else how much slower they may be
+    bar: float | None = None  # seconds; all plans that take no longer are wanted, and no others
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +101,14 @@ def scan(
     *,
     top: int,
     techniques: tuple[str, ...] = TECHNIQUES,
+    slack: float | None = None,
+    bar: float | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> Scan:
     """Rank every legal strategy of `space`. Cuts only what provably changes neither the `top` plans, nor
-    the best plan without each of `techniques`, nor (while nothing fits) the nearest miss."""
-    (found,) = scans([(request, top, techniques)], space, progress=progress)
+    the best plan without each of `techniques`, nor (while nothing fits) the nearest miss. With `bar` nothing
+    else is kept than all plans that fit and take at most so many seconds (`Scan.pool`)."""
+    (found,) = scans([(request, top, techniques)], space, slack=slack, bar=bar, progress=progress)
     return found
 
 
@@ -118,12 +123,15 @@ def scans(
     space: Space,
     *,
     slack: float | None = None,
+    bar: float | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> list[Scan]:
     """`scan` of several (request, top, techniques) that differ in precision alone, so that what is legal
     for the first is so for all."""
     found = [Scan(capacity_bytes=request.cluster.usable_bytes) for request, _, _ in asked]
-    limits = [Limits(held(r.model), _flops(r, space), top, techniques, slack) for r, top, techniques in asked]
+    limits = [
+        Limits(held(r.model), _flops(r, space), top, techniques, slack, bar) for r, top, techniques in asked
+    ]
     every = list(space.layer_words())
     recomputes = space.words["recompute"]
     steps = len(every) * len(recomputes)
@@ -346,6 +354,8 @@ def _strategies(
 def _threshold(found: Scan, strategy: Strategy, limits: Limits) -> FloatArray:
     """Seconds above which a strategy changes no answer, [n]: the worst of the plans it could displace."""
     shape = np.shape(strategy.dp)
+    if limits.bar is not None:
+        return np.full(shape, limits.bar)
     limit = np.full(shape, np.inf)
     if len(found.best) >= limits.top:
         near = found.best[0].step_time_s * (1 + max(TIE, limits.slack or 0.0))
@@ -372,6 +382,11 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
             found.nearest = Candidate(strategy.at(least), float(time[least]), float(peak[least]))
         return
     timed = np.where(fits, time, np.inf)
+    if limits.bar is not None:
+        within = timed <= limits.bar
+        if within.any():
+            found.pool.append(strategy.take(within))
+        return
 
     def candidate(i: int) -> Candidate:
         return Candidate(strategy.at(i), float(time[i]), float(peak[i]))

@@ -255,7 +255,8 @@ def _blocks(
     listed = [layers for layers in words["layers_per_stage"] if layers is not None]
     chunks = {int(pp): _chunks(int(pp), most, choices, listed) for pp in np.unique(blocks["pp"])}
     vpp = np.array(sorted({v for some in chunks.values() for v in some}), np.int64)
-    has_vpp = np.array([np.isin(vpp, chunks[int(pp)]) for pp in blocks["pp"]], bool).reshape(-1, len(vpp))
+    has_vpp = np.array([np.isin(vpp, chunks[int(pp)]) for pp in blocks["pp"]], bool)
+    has_vpp = has_vpp.reshape(len(table), len(vpp))
     return Space(
         blocks, vpp, pairs[:, 0], pairs[:, 1], batches, has_vpp, has_experts, np.asarray(has_size), words
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -62,11 +62,13 @@ class Strategy:
 
     def at(self, i: int) -> Strategy:
         """The strategy at index `i` where degrees are arrays, as plain numbers."""
-        from dataclasses import fields, replace
+        return replace(self, **{name: column[i].item() for name, column in self._arrays().items()})
 
-        picked = {
-            f.name: getattr(self, f.name)[i].item()
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), np.ndarray)
-        }
+    def take(self, part: npt.NDArray[Any]) -> Strategy:
+        """The strategies at the indices (or under the mask) `part` where degrees are arrays."""
+        picked: dict[str, Any] = {name: column[part] for name, column in self._arrays().items()}
         return replace(self, **picked)
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        columns = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name: column for name, column in columns.items() if isinstance(column, np.ndarray)}

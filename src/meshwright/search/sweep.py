@@ -1,0 +1,267 @@
+"""The best and the simplest plan at every point of a grid, without searching every point.
+
+Along some figures (bandwidths, usable memory) no strategy becomes slower, and none that fits stops to fit. So
+of all points between a slow and a fast corner:
+
+* a strategy is at no point faster than at the fast corner, and the best plan at no point slower than the
+  best at the slow corner;
+* what takes longer at the fast corner than (1 + slack) times the best at the slow corner is neither best nor
+  within slack of the best anywhere between, and need not be looked at there;
+* the same holds among strategies that use as many axes, of which only the fastest is asked for.
+
+What is left is evaluated at corners of ever smaller boxes, down to single points. Nothing that could matter
+at a point is missing from its pool, so the answer is that of a search of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from multiprocessing import TimeoutError, get_context
+from typing import Any
+
+import numpy as np
+
+from meshwright.errors import Diagnostic, InputError
+from meshwright.search.bounds import Request
+from meshwright.search.plan import Ranked, raise_faults, ranked_plan
+from meshwright.search.pool import FloatArray, Pool, Times, pool_of
+from meshwright.search.ranking import SAME, Candidate, ranked, simplicity
+from meshwright.search.scan import scan
+from meshwright.search.space import Space, build
+
+Index = tuple[int, ...]
+WIDEST = 1.25  # slow over fast best time up to which one pass over the space collects a pool for a box
+_ROUNDED = 1.0 + 1e-9  # sums are rounded
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a point has: the best plan, the fastest for each number of axes among those within slack, and the
+    nearest miss where nothing fits. `pooled` says whether a search of its own was spared."""
+
+    best: Candidate | None
+    by_axes: dict[int, Candidate] = field(default_factory=dict)
+    nearest: Candidate | None = None
+    pooled: bool = False
+
+    def simplest(self, slack: float) -> Candidate | None:
+        """The fastest plan with the fewest axes that is slower than the best by no more than `slack`."""
+        if self.best is None:
+            return None
+        bar = self.best.step_time_s * (1.0 + slack)
+        near = [c for c in (self.best, *self.by_axes.values()) if c.step_time_s <= bar]
+        return min(near, key=lambda c: (simplicity(c.strategy)[0], c.step_time_s, simplicity(c.strategy)))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Requests by index along axes on which no strategy becomes slower as an index rises; all have the same
+    space. A search has one point, index ()."""
+
+    requests: Mapping[Index, Request]
+    fixed: Mapping[str, Any]
+    slack: float
+
+    def shape(self) -> Index:
+        """Points along each axis."""
+        return tuple(max(column) + 1 for column in zip(*self.requests))
+
+
+def fresh(request: Request, space: Space, slack: float) -> Outcome:
+    """A search of one point."""
+    found = scan(request, space, top=1, techniques=(), slack=slack)
+    return Outcome(found.best[0] if found.best else None, found.by_axes, found.nearest)
+
+
+def solve(grid: Grid, progress: Callable[[], None] = lambda: None) -> dict[Index, Outcome]:
+    """The outcome of every point; `progress` is called after each.
+
+    Raises InputError where `fixed` cannot be read or leaves nothing that is legal.
+    """
+    some = next(iter(grid.requests.values()))
+    space = build(some.model, some.cluster, some.work, grid.fixed, some.profile)
+    solver = _Solver(grid, space, progress)
+    last = tuple(n - 1 for n in grid.shape())
+    solver.box((0,) * len(last), last, None, None)
+    return solver.found
+
+
+class _Solver:
+    """Solves boxes of a grid, each by its slow and its fast corner."""
+
+    def __init__(self, grid: Grid, space: Space, progress: Callable[[], None]) -> None:
+        self.grid, self.space, self.progress = grid, space, progress
+        self.found: dict[Index, Outcome] = {}
+
+    def box(self, slow: Index, fast: Index, pool: Pool | None, at_fast: Times | None) -> None:
+        """All points of a box. `pool` holds all that can matter in it, `at_fast` their times at the fast
+        corner, where that is known; without a pool the corners are searched."""
+        first, _ = self._corner(slow, pool)
+        if slow == fast:
+            return
+        last, times = self._corner(fast, pool, at_fast)
+        if all(index in self.found for index in self._points(slow, fast)):
+            return
+        if last.best is None:  # nothing fits at the most generous point
+            for index in self._points(slow, fast):
+                self._record(index, last)
+            return
+        if first.best is not None:
+            slack = self.grid.slack
+            if pool is None and first.best.step_time_s <= WIDEST * last.best.step_time_s:
+                bar = first.best.step_time_s * (1.0 + slack) * _ROUNDED
+                request = self.grid.requests[fast]
+                collected = scan(request, self.space, top=1, techniques=(), slack=slack, bar=bar)
+                pool = pool_of(collected.pool)
+                times = pool.times(request)
+            if pool is not None and times is not None:
+                useful = times.step_s <= _bars(first, pool, slack)
+                pool, times = pool.keep(useful), Times(times.step_s[useful], times.peak_bytes[useful])
+        axis = max(range(len(slow)), key=lambda i: fast[i] - slow[i])
+        middle = (slow[axis] + fast[axis]) // 2
+        self.box(slow, _with(fast, axis, middle), pool, None)
+        self.box(_with(slow, axis, middle + 1), fast, pool, times)
+
+    def _corner(
+        self, index: Index, pool: Pool | None, times: Times | None = None
+    ) -> tuple[Outcome, Times | None]:
+        """The outcome of a corner, and the times of the pool there where they were asked for."""
+        if index in self.found and (pool is None or times is not None):
+            return self.found[index], times
+        request = self.grid.requests[index]
+        if pool is None:
+            self._record(index, fresh(request, self.space, self.grid.slack))
+            return self.found[index], None
+        if index in self.found:
+            return self.found[index], None
+        times = times or pool.times(request)
+        self._record(index, _outcome(pool, times))
+        return self.found[index], times
+
+    def _record(self, index: Index, outcome: Outcome) -> None:
+        if index not in self.found:
+            self.found[index] = outcome
+            self.progress()
+
+    def _points(self, slow: Index, fast: Index) -> list[Index]:
+        return list(product(*(range(a, b + 1) for a, b in zip(slow, fast))))
+
+
+def _with(index: Index, axis: int, value: int) -> Index:
+    return (*index[:axis], value, *index[axis + 1 :])
+
+
+def _bars(slow: Outcome, pool: Pool, slack: float) -> FloatArray:
+    """Seconds above which a strategy of the pool, at the fast corner, can matter nowhere in the box, [n]."""
+    assert slow.best is not None
+    near = slow.best.step_time_s * (1.0 + slack)
+    bars = np.full(len(pool), near)
+    for axes, fastest in slow.by_axes.items():
+        bars[pool.axes == axes] = min(near, fastest.step_time_s)
+    return bars * _ROUNDED
+
+
+def _outcome(pool: Pool, times: Times) -> Outcome:
+    """The best of a pool, of equals the simplest, and the fastest for each number of axes."""
+    step = times.step_s
+    least = float(step.min(initial=np.inf))
+    if not np.isfinite(least):
+        return Outcome(None, pooled=True)
+    ties = np.flatnonzero(step <= least * (1.0 + SAME))
+    (best,) = ranked([pool.candidate(int(i), times) for i in ties], 1)
+    by_axes = {}
+    for axes in np.unique(pool.axes):
+        among = np.where(pool.axes == axes, step, np.inf)
+        if np.isfinite(among.min()):
+            by_axes[int(axes)] = pool.candidate(int(among.argmin()), times)
+    return Outcome(best, by_axes, pooled=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """A point's best and simplest plan with their evaluations; where nothing fits, the nearest miss, or the
+    rules that leave nothing."""
+
+    best: Ranked | None
+    simplest: Ranked | None
+    nearest: Ranked | None
+    faults: tuple[Diagnostic, ...]
+    pooled: bool
+
+
+def solved(grid: Grid, progress: Callable[[], None] = lambda: None) -> dict[Index, Solved]:
+    """`solve`, with evaluations; faults of what is fixed stand in every point."""
+    try:
+        found = solve(grid, progress)
+    except InputError as error:
+        for _ in grid.requests:
+            progress()
+        return dict.fromkeys(grid.requests, Solved(None, None, None, error.diagnostics, pooled=False))
+    return {index: _solved(grid, grid.requests[index], outcome) for index, outcome in found.items()}
+
+
+def _solved(grid: Grid, request: Request, outcome: Outcome) -> Solved:
+    best, simplest = outcome.best, outcome.simplest(grid.slack)
+    first = None if best is None else ranked_plan(request, best)
+    second = first if simplest is best or simplest is None else ranked_plan(request, simplest)
+    nearest: Ranked | None = None
+    faults: tuple[Diagnostic, ...] = ()
+    if best is None and outcome.nearest is not None:
+        nearest = ranked_plan(request, outcome.nearest)
+    elif best is None:
+        faults = _faults(request, grid.fixed)
+    return Solved(first, second, nearest, faults, outcome.pooled)
+
+
+def _faults(request: Request, fixed: Mapping[str, Any]) -> tuple[Diagnostic, ...]:
+    try:
+        raise_faults(request, fixed)
+    except InputError as error:
+        return error.diagnostics
+    return ()
+
+
+def solve_all(
+    grids: Sequence[Grid], processes: int = 1, progress: Callable[[int, int], None] = lambda *_: None
+) -> list[dict[Index, Solved]]:
+    """Every grid, in several processes where more than one is asked for. `progress` takes (done, total)."""
+    total = sum(len(grid.requests) for grid in grids)
+    if processes <= 1 or len(grids) <= 1:
+        done = 0
+
+        def one_more() -> None:
+            nonlocal done
+            done += 1
+            progress(done, total)
+
+        return [solved(grid, one_more) for grid in grids]
+    context = get_context("spawn")  # a fork would copy the threads of whoever called
+    counter = context.Value("l", 0)
+    with context.Pool(min(processes, len(grids)), _begin, (counter,)) as pool:
+        results = pool.imap(_in_worker, grids)
+        found: list[dict[Index, Solved]] = []
+        while len(found) < len(grids):
+            try:
+                found.append(results.next(timeout=0.2))
+            except TimeoutError:
+                progress(int(counter.value), total)
+    progress(total, total)
+    return found
+
+
+_counter: Any = None
+
+
+def _begin(counter: Any) -> None:
+    global _counter
+    _counter = counter
+
+
+def _in_worker(grid: Grid) -> dict[Index, Solved]:
+    def one_more() -> None:
+        with _counter.get_lock():
+            _counter.value += 1
+
+    return solved(grid, one_more)

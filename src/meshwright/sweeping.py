@@ -1,0 +1,66 @@
+"""A sweep from request to record: points read, put into grids, solved, and put back in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from time import perf_counter
+from typing import Any
+
+from meshwright.files.points import Asked, points
+from meshwright.report.records import Estimate, Given
+from meshwright.report.sweep import Point, Sweep
+from meshwright.search.arrange import Searched, arranged
+from meshwright.search.bounds import Request
+from meshwright.search.plan import Ranked
+from meshwright.search.sweep import Solved, solve_all
+
+
+def sweep(
+    models: Sequence[Any],
+    over: Mapping[str, str | Iterable[Any]],
+    arguments: Mapping[str, Any],
+    *,
+    slack: float,
+    processes: int,
+    progress: Callable[[int, int], None] | None,
+) -> Sweep:
+    """The sweep of `models` along the fields of `over`; `arguments` are those of a plan but for the model."""
+    began = perf_counter()
+    values, wanted = points(models, over, arguments)
+    grids, places = arranged(
+        [(one.model, one.at, _searched(one)) for one in wanted], values, slack, processes
+    )
+    solved = solve_all(grids, processes, progress or (lambda *_: None))
+    found = [None if place is None else solved[place[0]][place[1]] for place in places]
+    searched = sum(at is not None and not at.pooled for at in found)
+    names = tuple(dict.fromkeys(one.model for one in wanted))
+    told = tuple(_point(one, at) for one, at in zip(wanted, found))
+    return Sweep(names, values, told, slack, searched, perf_counter() - began)
+
+
+def _searched(one: Asked) -> Searched | None:
+    r = one.request
+    return None if r is None else (Request(r.model, r.cluster.cluster, r.work, r.profile), r.strategy)
+
+
+def _point(one: Asked, at: Solved | None) -> Point:
+    if at is None:
+        return Point(one.model, one.at, faults=one.faults)
+    best, simplest, nearest = (_estimate(one, plan) for plan in (at.best, at.simplest, at.nearest))
+    return Point(one.model, one.at, best, simplest, nearest, at.faults, one.taken)
+
+
+def _estimate(one: Asked, plan: Ranked | None) -> Estimate | None:
+    r = one.request
+    if plan is None or r is None:
+        return None
+    return Estimate(
+        model=r.model,
+        cluster=r.cluster.cluster,
+        work=r.work,
+        strategy=plan.strategy,
+        profile=r.profile,
+        evaluation=plan.evaluation,
+        derived=r.derived,
+        given=Given(r.model_as_given, r.cluster.mapping()),
+    )
