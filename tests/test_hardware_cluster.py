@@ -168,3 +168,12 @@ def test_machines_name_chips_of_the_table() -> None:
     for machine in machines().values():
         assert machine.source
         assert chips.load(machine.chip).name == machine.chip
+
+
+def test_cards_of_one_host_talk_over_its_bus() -> None:
+    """No network card on the sheet: up to eight cards share the host's bus, more need a network."""
+    pair = build("rtx-3090", 2)
+    assert pair.scale_out_bytes_s == chips.load("rtx-3090").scale_up_bytes_s
+    assert any(field == "scale_out_gbits_s" and "bus" in because for field, _, because in pair.derived)
+    with pytest.raises(InputError, match="scale_out_gbits_s"):
+        build("rtx-3090", 16)

@@ -10,7 +10,8 @@ from statistics import median
 import pytest
 
 from meshwright.calibrate.cases import Case
-from meshwright.calibrate.predict import GIB, predict
+from meshwright.calibrate.conventions import GIB, reading
+from meshwright.calibrate.predict import predict
 from meshwright.calibrate.rows import Shipped, shipped
 from meshwright.calibrate.validate import Outcome, judge
 from meshwright.errors import InputError
@@ -28,7 +29,7 @@ def outcomes(table: Shipped) -> tuple[Outcome, ...]:
 
 def errors(table: Shipped, compare: Callable[[float, float], float]) -> list[float]:
     return [
-        abs(compare(o.prediction.peak_as(o.run.memory_kind) / GIB, o.run.peak_memory_gib))
+        abs(compare(o.prediction.peak_as(reading(o.run).kind) / reading(o.run).unit, o.run.peak_memory_gib))
         for o in outcomes(table)
         if o.prediction is not None and o.run.peak_memory_gib is not None
     ]
@@ -57,16 +58,26 @@ def test_tiny_models_in_gib() -> None:
 
 def test_fine_tuning_peaks() -> None:
     found = errors("memory", percent)
-    assert len(found) > 270
-    assert median(found) < 7.0
+    assert len(found) > 310
+    assert median(found) < 7.5
     assert share("memory", ran=True) < 0.05
     assert share("memory", ran=False) < 0.35
+
+
+def test_peaks_are_read_as_their_source_prints_them() -> None:
+    """Megatron-Bridge counts in 1e9 bytes; a reading that no table knows is in GiB of its own kind."""
+    bridge = next(r for r in shipped("training") if r.id == "mbskill-moonlight16b-recompute")
+    assert (reading(bridge).kind, reading(bridge).unit) == ("allocated", 1e9)
+    paper = next(r for r in shipped("training") if r.id == "zb-6.2b-1f1b-m24")
+    assert reading(paper).kind == "allocated"
+    elsewhere = next(r for r in shipped("training") if r.id == "titan-b200-8b-bf16")
+    assert (reading(elsewhere).kind, reading(elsewhere).unit) == ("reserved", GIB)
 
 
 def test_training_peaks() -> None:
     found = errors("training", percent)
     assert len(found) >= 80
-    assert median(found) < 6.0
+    assert median(found) < 4.0
     assert share("training", ran=True) <= 0.021
 
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from meshwright.calibrate import rows
 from meshwright.calibrate.cases import Case
-from meshwright.calibrate.predict import GIB, Prediction
+from meshwright.calibrate.conventions import GIB
+from meshwright.calibrate.predict import Prediction
 from meshwright.calibrate.rows import Run
 from meshwright.calibrate.statistics import Judged, Ranked, errors, ranking
 from meshwright.calibrate.validate import judge, validate

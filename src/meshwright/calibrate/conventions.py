@@ -1,4 +1,5 @@
-"""How each source counts the FLOPs behind its TFLOP/s and MFU, to put a prediction in its words."""
+"""What each source means by its figures (FLOPs behind TFLOP/s and MFU, bytes of a "GB"), to put a prediction in
+its words."""
 
 from __future__ import annotations
 
@@ -10,6 +11,8 @@ from importlib.resources import files
 from meshwright.calibrate.cases import Case
 from meshwright.calibrate.rows import Run
 from meshwright.model.records import Attention, LatentAttention, Model
+
+GIB = 2.0**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,34 @@ def _table() -> dict[str, Convention]:
         )
         for row in csv.DictReader(text.splitlines())
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a printed peak means: its kind, and the bytes of its unit."""
+
+    kind: str | None
+    unit: float = GIB
+
+    def __str__(self) -> str:
+        said = self.kind or "kind not told"
+        return said if self.unit == GIB else f"{said}, units of {self.unit:.0e} bytes"
+
+
+def reading(run: Run) -> Reading:
+    """How the row's peak is to be read: as it says, unless more is known of its source's program."""
+    for row in _memory_table():
+        if run.source.startswith(row["prefix"]) and (run.memory_kind or "not told") in row["kinds"].split(
+            "+"
+        ):
+            return Reading(row["read_as"] or run.memory_kind, float(row["bytes"]))
+    return Reading(run.memory_kind)
+
+
+@cache
+def _memory_table() -> tuple[dict[str, str], ...]:
+    text = files("meshwright.calibrate").joinpath("runs/memory-conventions.csv").read_text(encoding="utf-8")
+    return tuple(csv.DictReader(text.splitlines()))
 
 
 def masked_flops(model: Model, seq_len: int) -> float:

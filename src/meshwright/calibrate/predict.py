@@ -15,7 +15,6 @@ from meshwright.profiles.records import Profile
 from meshwright.search.derive import complete
 from meshwright.strategy.records import Strategy
 
-GIB = 2**30
 APART: dict[str, tuple[str, ...]] = {  # categories that are not in a peak of that kind
     "allocated": ("allocator", "framework"),
     "active": ("allocator", "framework"),

@@ -145,6 +145,8 @@ def add_words(
         _tested(run, given, derived)
     if run.framework == "megatron-lm":
         _even_stages(run, given, model, derived)
+    if run.framework == "megatron-zb":
+        _short_ends(run, given, model, derived)
     if run.zero is not None:
         given["zero"] = run.zero
         if run.zero == 0 and run.framework in BRIDGE:
@@ -196,6 +198,18 @@ def _even_stages(run: Run, given: dict[str, Any], model: Model, derived: list[tu
     if run.layers_per_stage is None and chunks > 1 and model.n_layers % chunks == 0:
         given["layers_per_stage"] = (model.n_layers // chunks,) * chunks
         derived.append(("layers_per_stage", "the program cuts layers evenly unless told otherwise"))
+
+
+def _short_ends(run: Run, given: dict[str, Any], model: Model, derived: list[tuple[str, str]]) -> None:
+    """The zero-bubble papers give the first and the last stage one layer less, for embedding and head."""
+    if "one layer per chunk" in run.notes and "vpp" not in given:
+        given["vpp"] = (model.n_layers + 2) // given["pp"]
+        derived.append(("vpp", "one layer a chunk, as the row's notes say"))
+    chunks = given["pp"] * given.get("vpp", 1)
+    each, left = divmod(model.n_layers + 2, chunks)
+    if run.layers_per_stage is None and chunks > 1 and left == 0:
+        given["layers_per_stage"] = (each - 1, *(each,) * (chunks - 2), each - 1)
+        derived.append(("layers_per_stage", "one layer less on the first and on the last stage"))
 
 
 def _schedule(run: Run, given: dict[str, Any], derived: list[tuple[str, str]]) -> None:

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, Literal
 
 from meshwright.calibrate.cases import Case, Miss, Skip, case
-from meshwright.calibrate.conventions import convention, counted_flops, peak_flops
-from meshwright.calibrate.predict import GIB, Predict, Prediction, predict
+from meshwright.calibrate.conventions import convention, counted_flops, peak_flops, reading
+from meshwright.calibrate.predict import Predict, Prediction, predict
 from meshwright.calibrate.rows import Run
 from meshwright.calibrate.statistics import (
     Errors,
@@ -36,6 +36,7 @@ class Row:
     """One figure of one run: measured against predicted.
 
     `measured` of a time row is in seconds also where the table gives tokens/s (`stated_as` says which).
+    A peak is predicted in the sense and unit that its source prints (`stated_as` says which).
     `fits` rows only say whether a run ran (`measured` 1) or ran out of memory (0).
     """
 
@@ -247,8 +248,9 @@ def _rows(outcome: Outcome, bands: Bands | None) -> Iterator[Row]:
         yield row("step_time_s", timed[0], said, timed[1], interval)
     if run.peak_memory_gib is not None:
         emitted = True
-        said = prediction.peak_as(run.memory_kind) / GIB if prediction else None
-        yield row("peak_memory_gib", run.peak_memory_gib, said, run.memory_kind or "kind not told")
+        printed = reading(run)
+        said = prediction.peak_as(printed.kind) / printed.unit if prediction else None
+        yield row("peak_memory_gib", run.peak_memory_gib, said, str(printed))
     if timed is None:
         for metric, measured, said in _rates(outcome):
             emitted = True

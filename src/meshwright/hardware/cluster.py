@@ -112,6 +112,10 @@ def build(
     if up is None and size > 1:
         faults.append(_missing(chip, "scale_up_gbytes_s", 300, f"{size} chips share a fast domain"))
     out = given.scale_out_bytes_s or chip.scale_out_bytes_s
+    if out is None and chip.fabric == "none" and up and 1 < n_chips <= (chip.chips_per_node or 1):
+        because = f"{n_chips} cards of one host talk over its bus of {up / 1e9:g} GB/s"
+        derived += (("scale_out_gbits_s", f"{up * 8e-9:g}", because),)
+        out = up
     if out is None and n_chips > size >= 1:
         why = f"{n_chips} chips need a network: {n_chips} > {size} of one domain"
         faults.append(_missing(chip, "scale_out_gbits_s", 100 if chip.is_tpu else 400, why))
