@@ -78,6 +78,8 @@ def case(run: Run) -> Case | Skip | Miss:
         unmodelled.append(str(run.kind))
     if run.precision == "fp32":
         unmodelled.append("precision fp32")
+    if re.search(r"\bvision\b", run.notes):
+        unmodelled.append("vision encoder")  # its weights, activations and image tokens have no column
     if run.optimizer is not None and run.optimizer not in tuning.OPTIMIZERS:
         unmodelled.append(f"optimizer {run.optimizer}")
     if unmodelled:
@@ -107,7 +109,9 @@ def case(run: Run) -> Case | Skip | Miss:
     tuning.add_words(run, given, derived)
     precision = stated.precision(run, chip, derived)
     work = Work(seq_len, batch, precision, options=stated.options(run))
-    return Case(run, shaped.model, cluster, work, given, run.framework, stated.release(run), tuple(derived))
+    return Case(
+        run, shaped.model, cluster, work, given, stated.program(run), stated.release(run), tuple(derived)
+    )
 
 
 def _gap(run: Run) -> Skip | None:

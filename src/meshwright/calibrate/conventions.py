@@ -1,5 +1,7 @@
-"""What each source means by its figures (FLOPs behind TFLOP/s and MFU, bytes of a "GB"), to put a prediction in
-its words."""
+"""What each source means by its figures: FLOPs behind TFLOP/s and MFU, bytes behind a "GB".
+
+A prediction is put in its source's words before it is compared.
+"""
 
 from __future__ import annotations
 

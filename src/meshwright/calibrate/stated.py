@@ -37,6 +37,7 @@ ERAS = {
     "yanring/Megatron-MoE-ModelZoo": "26.02",  # Megatron-Core 0.15 and 0.16, which Bridge 26.02 carries
     "arXiv:2603.07685": "26.02",  # Megatron-Core 0.16
     "NVIDIA/Megatron-LM@d98e8a6:images": "24.07",  # Megatron-Core r0.8, which NeMo 24.07 carries
+    "modelscope/ms-swift@d2b45ec8c:docs/source_en/LLM/Benchmark.md": "2023",  # first-generation Qwen
 }
 DEEPSPEED = ("megatron-deepspeed", "deepspeed")
 MEGATRON_TESTS = "NVIDIA/Megatron-LM@d98e8a6:tests"
@@ -153,6 +154,7 @@ def add_words(
             given["zero"] = 1
             derived.append(("zero", "0 on its pages says that FSDP is off; the optimizer is sharded"))
     ranks = (run.n_chips or 0) // (tp * pp)
+    _fused_dispatch(run, given, ranks * tp, model, derived)
     if run.zero_group is not None:
         two_a_chip = run.chip == "TPU-v7-Ironwood"
         given["zero_group"] = max(1, run.zero_group // 2) if two_a_chip else run.zero_group
@@ -210,6 +212,24 @@ def _short_ends(run: Run, given: dict[str, Any], model: Model, derived: list[tup
     if run.layers_per_stage is None and chunks > 1 and left == 0:
         given["layers_per_stage"] = (each - 1, *(each,) * (chunks - 2), each - 1)
         derived.append(("layers_per_stage", "one layer less on the first and on the last stage"))
+
+
+def program(run: Run) -> str | None:
+    """The program that trains: the framework of the row, or the back end that its notes name."""
+    return "megatron-core" if re.search(r"\bMegatron back end\b", run.notes) else run.framework
+
+
+def _fused_dispatch(
+    run: Run, given: dict[str, Any], ranks: int, model: Model, derived: list[tuple[str, str]]
+) -> None:
+    """DeepEP and HybridEP send between expert ranks: a row that names one and no degree has several."""
+    if "ep" in given or not run.options & {"deep-ep", "hybrid-ep"}:
+        return
+    experts = [b.ffn.n_experts for b in model.blocks if isinstance(b.ffn, Moe)]
+    fitting = [n for n in (8, 4, 2) if ranks % n == 0 and all(e % n == 0 for e in experts)]
+    if experts and fitting:
+        given["ep"] = fitting[0]
+        derived.append(("ep", "its dispatcher sends between expert ranks: one node's worth"))
 
 
 def _schedule(run: Run, given: dict[str, Any], derived: list[tuple[str, str]]) -> None:

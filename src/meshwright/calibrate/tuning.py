@@ -32,7 +32,8 @@ OPTIONS = {"offload-optimizer": "optimizer", "fsdp-cpu-offload": "params", "offl
 def noted_options(run: Run) -> frozenset[str]:
     """Words of options that only the notes of a row state, or the recipe that its kind of job starts from."""
     noted = {word for pattern, word in NOTED if re.search(pattern, run.notes)}
-    if run.framework == "megatron-core" and run.kind in ("sft", "dpo"):
+    megatron = run.framework == "megatron-core" or "Megatron back end" in run.notes
+    if megatron and run.kind in ("sft", "dpo"):
         noted.add("fp32-gradients")  # what Megatron-Bridge's common fine-tuning recipe sets
     return frozenset(noted)
 
@@ -56,6 +57,8 @@ def finetune(run: Run, derived: list[tuple[str, str]]) -> str:
         targets = "all"
     elif "on query and value" in run.notes:
         targets = "qv"
+    elif run.framework == "litgpt" and re.search(r"\bconfig (gemma|phi)", run.notes):
+        targets = "all"  # lora_projection, lora_mlp and lora_head are true in these of config_hub/finetune
     suffix = "" if targets == "all" else f"@{targets}"
     return f"{pairs}{'+' if pairs else ''}{method}:{rank}{suffix}"
 

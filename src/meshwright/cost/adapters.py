@@ -40,11 +40,12 @@ class Adapted:
 
 
 @lru_cache(maxsize=256)
-def adapted(model: Model, finetune: Finetune, adapter_bytes: float) -> Adapted:
+def adapted(model: Model, finetune: Finetune, adapter_bytes: float, keeps_inputs: bool = False) -> Adapted:
     """Adapters of `finetune` on `model`; each adapted layer keeps `adapter_bytes` an element of its input.
 
     A adapter of rank r on a matrix [k, n] has r (k + n) parameters (LoRA, arXiv 2106.09685, section 4.1). A
-    frozen matrix needs no input for a weight gradient; only an adapter on it does.
+    frozen matrix needs no input for a weight gradient; only an adapter on it does (and, `keeps_inputs`, some
+    kernels of quantised products).
     """
     shape = Shape(tokens=1.0, seq_len=1.0, microbatch_size=1.0, tp=1, cp=1, ep=1, etp=1)
     per_block = []
@@ -58,7 +59,7 @@ def adapted(model: Model, finetune: Finetune, adapter_bytes: float) -> Adapted:
                     finetune.rank * (wanted * float(op.k) + float(op.n)) * float(op.groups) * (wanted > 0)
                 )
                 kept += adapter_bytes * wanted * float(op.m) * float(op.k) * float(op.groups)
-            elif isinstance(op, Stream) and not finetune.adapts_mlp:
+            elif isinstance(op, Stream) and not finetune.adapts_mlp and not keeps_inputs:
                 kept -= _unneeded(op, gated)
         per_block.append((params, kept))
     pattern = [per_block[i] for i in model.pattern]

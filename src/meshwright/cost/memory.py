@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,9 +13,10 @@ from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.schedule import InFlight
 from meshwright.cost.stages import Stages, loss_word, over_classes
+from meshwright.hardware.records import Cluster
 from meshwright.model.params import block_params, embedding_params, head_params
 from meshwright.model.records import Model
-from meshwright.profiles.records import Profile
+from meshwright.profiles.records import Framework, Profile
 from meshwright.strategy.finetune import Finetune
 from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.placement import Span
@@ -24,6 +25,9 @@ from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
 GIB = 2.0**30
+# Of a program's network buffers, the share that cards on one bus need: the library opens two to four channels
+# over PCIe and 24 to 32 over a switch of fast links (NCCL 2.18 and later). Assumed from that.
+_BUS_SHARE = 0.125
 # What fused adapter kernels keep of each element of their input. Source: fms-acceleration, one chip, 529 to
 # 541 kB a token with four adapters a layer of 7-8 B models, against 473 kB more live without them.
 _FUSED_ADAPTER_BYTES = 4.5
@@ -32,12 +36,11 @@ _FUSED_ADAPTER_BYTES = 4.5
 @dataclass(frozen=True, slots=True)
 class _Held:
     """Parameters that a rank of each stage class keeps, [n, C]: of the weights, of gradients while they add
-    up, and of the sharded optimizer state; `whole` before any sharding."""
+    up, and of the sharded optimizer state."""
 
     weights: Any
     grads: Any
     states: Any
-    whole: Any
 
 
 def categories(
@@ -49,7 +52,7 @@ def categories(
     spans: dict[str, Span],
     schedule: InFlight,
     microbatches: Any,
-    capacity: float,
+    cluster: Cluster,
 ) -> tuple[dict[str, Any], Any]:
     """Bytes by category for each stage class, [n, C], and what the allocator keeps beside them while it can.
 
@@ -62,6 +65,10 @@ def categories(
     """
     habits = profile.framework
     finetune = parse_finetune(strategy.finetune)
+    if habits.unties and model.tied_embeddings:
+        together = over_classes(np.asarray(strategy.pp) == 1)  # on other stages they are two already
+        matrix = model.vocab * model.d_model / over_classes(np.asarray(strategy.tp))
+        stages = replace(stages, dense=stages.dense + together * matrix)
     width = state_widths(model, profile, strategy, work.options)
     held = _held(strategy, stages, spans)
     weights, grads = width.weight * held.weights, width.grad * held.grads
@@ -78,27 +85,31 @@ def categories(
         strategy.etp,
     )  # fmt: skip
     loss = loss_word(work, profile)
+    if finetune.pairs and loss == "chunked":
+        loss = (
+            "whole"  # log-probabilities of both answers need their logits (LLaMA-Factory's liger_kernel.py)
+        )
     logits = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, habits.logit_bytes))
     # The loss is over before the layers' working set is at its largest; the larger of the two counts.
     logits = np.maximum(logits - live, 0.0)
-    fresh = 0.0 if habits.keeps_grads else over_classes(np.asarray(microbatches) <= 1.0) * 1.0
-    begins = activations + logits - fresh * grads
+    made, grads_made = 0.0 if habits.keeps_grads else 1.0, grads
+    fresh = made * over_classes(np.asarray(microbatches) <= 1.0)
+    begins = (1.0 + habits.fragments) * (activations + logits + gathered) - fresh * grads
     optimizer = optimizer + np.where(steps > begins, steps, 0.0)
     grads = np.where(steps > begins, grads, (1.0 - fresh) * grads)
     activations, logits, gathered = (
         np.where(steps > begins, 0.0, x) for x in (activations, logits, gathered)
     )
     moving = activations + logits + gathered
-    network = (habits.context_gib * GIB) * np.ones_like(stages.dense)
-    if habits.loads_whole:  # before training each rank reads the whole model and cuts its shard from it
-        sharded = over_classes(np.asarray(spans["shard"].degree) > 1.0) * (strategy.zero >= 3)
-        loading = sharded * habits.weight_bytes * held.whole + weights
-        weights = np.maximum(weights, loading - grads - optimizer - moving)
+    network = context_bytes(profile.framework, cluster) * np.ones_like(stages.dense)
     used = weights + grads + optimizer + moving + network
-    needed = habits.fragments * moving
+    # Gradients that each backward makes anew come and go as activations do.
+    needed = habits.fragments * (moving + np.where(steps > begins, 0.0, made * grads_made))
     # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
     # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
-    kept = np.clip(capacity - used - needed, 0.0, (profile["allocator"] - habits.fragments) * moving)
+    kept = np.clip(
+        cluster.usable_bytes - used - needed, 0.0, (profile["allocator"] - habits.fragments) * moving
+    )
     nothing = np.zeros_like(stages.dense)
     return {
         "params": weights,
@@ -112,6 +123,15 @@ def categories(
         "allocator": needed,
         "framework": network,
     }, np.maximum(kept, 0.0)
+
+
+def context_bytes(framework: Framework, cluster: Cluster) -> float:
+    """What a process holds besides tensors: the runtime's context, and network buffers if it has peers."""
+    alone = min(framework.alone_gib, framework.context_gib)
+    if cluster.n_chips == 1:
+        return GIB * alone
+    share = _BUS_SHARE if cluster.chip.fabric == "none" else 1.0
+    return GIB * (alone + share * (framework.context_gib - alone))
 
 
 def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span]) -> _Held:
@@ -130,7 +150,6 @@ def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span]) -> _Held:
         weights=dense / kept + expert / kept_expert,
         grads=dense / summed + expert / summed_expert,
         states=dense / states + expert / states_expert,
-        whole=dense + expert,
     )
 
 
@@ -169,6 +188,8 @@ def _gathered(
     else:
         at_once = (2.0 * width + 2.0 * sent) * (stages.largest_dense + stages.largest_expert)
     stays = (width + habits.grad_sent_bytes * sent) * whole
+    if habits.keeps_gathered:
+        at_once = width * whole
     return (1.0 - alone) * np.where(pipelined, stays, np.minimum(at_once, width * whole))
 
 
@@ -180,7 +201,12 @@ def _activations(
     saved, live = stages.cost["saved"] - stages.offloaded, stages.live
     finetune = parse_finetune(strategy.finetune)
     if finetune.frozen:
-        change = adapted(model, finetune, _adapter_bytes(work, strategy, profile))
+        change = adapted(
+            model,
+            finetune,
+            _adapter_bytes(work, strategy, profile),
+            bool(finetune.base) and profile.framework.keeps_quantised_inputs,
+        )
         tokens = over_classes(
             finetune.rows
             * work.seq_len

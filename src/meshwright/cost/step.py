@@ -191,7 +191,7 @@ def _passed(
         reach,
         plan,
         microbatches,
-        cluster.usable_bytes,
+        cluster,
     )
     classes = _Classes(per_rank.multiplicity)
     held = {name: values if np.any(values) else 0.0 for name, values in held.items()}

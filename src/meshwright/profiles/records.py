@@ -47,7 +47,7 @@ class Framework:
     regathers_input: bool  # sequence parallel: gather the input again in backward (True) or keep it
     network_share: float  # of the node's network cards that its data-parallel exchange keeps busy
     broadcast_s: float  # seconds for one owner to broadcast its shard of the weights; 0: one all-gather
-    context_gib: float  # CUDA or runtime context, libraries, network buffers, workspaces
+    context_gib: float  # CUDA or runtime context, libraries, network buffers, workspaces, among many peers
     fused_loss: bool  # the loss does not hold an fp32 copy of the logits
     keeps_named: (
         bool  # selective recompute keeps only the tensors it names (XLA policies), not what lies between
@@ -57,13 +57,18 @@ class Framework:
     # Bytes a logit at the peak of a loss on whole logits: 16-bit logits, their fp32 copy, what the backward
     # pass writes beside them, and every further copy that the program takes.
     logit_bytes: float = 10.0
+    alone_gib: float = (
+        0.5  # of that, what a process holds that has no peers: a CUDA context is a few hundred MiB
+    )
     # Norms and activations in plain tensor operations: their fp32 and inner copies stay.
     eager: bool = False
     # ZeRO-3 keeps parameters, gradients and moments in fp32, whatever their type.
     upcasts_sharded: bool = False
     # Embedding and head belong to the outermost unit, whole from forward to backward.
     gathers_ends: bool = False
-    loads_whole: bool = False  # every rank loads the whole model before it is sharded
+    keeps_gathered: bool = False  # ZeRO-3: what is gathered piles up to the whole model before it is dropped
+    unties: bool = False  # a matrix that embedding and head share is stored twice
+    keeps_quantised_inputs: bool = False  # products with quantised weights keep their inputs, frozen or not
     fragments: float = 0.05  # of what comes and goes, what the allocator cannot use again even when it must
     adapter_bytes: float = 2.0  # what an adapter keeps of each element of its input (copies, dropout)
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from meshwright.cost.adapters import state_widths
 from meshwright.cost.distinct import Candidates
+from meshwright.cost.memory import context_bytes
 from meshwright.cost.rows import LayerTable, layer_table
 from meshwright.hardware.records import Cluster
 from meshwright.model.params import block_params, embedding_params, head_params
@@ -19,7 +20,6 @@ from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
 FloatArray = npt.NDArray[np.float64]
-GIB = 2.0**30
 ROUNDED = 1.0 - 1e-9  # takes the rounding of sums off a floor
 
 # Schedules in which every microbatch passes all stages in turn, so the pipeline fills and drains once.
@@ -77,7 +77,7 @@ def memory_floor(request: Request, parameters: Held, strategy: Strategy) -> Any:
         return width * (dense + expert)
 
     states = part(width.weight, 3) + part(width.grad, 2) + part(width.optimizer, 1)
-    return states + request.profile.framework.context_gib * GIB
+    return states + context_bytes(request.profile.framework, request.cluster)
 
 
 def time_floor(busy_s: Any, work: Work, strategy: Strategy) -> Any:
