@@ -10,13 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from meshwright.cost import memory, schedule
-from meshwright.cost.stages import stages
-from meshwright.cost.step import numbers_over_classes
-from meshwright.strategy.placement import spans
+from meshwright.cost.step import evaluate
 from published_runs import BLOOM, GIB, GPT_175B, Run, close, gpt
 
 # --- tensor and pipeline parallelism -----------------------------------------------------------------------
@@ -118,18 +114,8 @@ def test_pipeline_is_how_to_fit_over_slow_links() -> None:
 
 def stage_gib(run: Run) -> list[float]:
     """Peak of each stage, first to last."""
-    n = 1
-    per_rank = stages(run.model, run.cluster, run.work, run.strategy, run.profile, n)
-    per_class, _kept = memory.categories(
-        run.model, run.work, run.strategy, numbers_over_classes(run.profile), per_rank,
-        spans(run.cluster, run.strategy), schedule.load(run.strategy.schedule),
-        np.array([run.work.global_batch_size / (run.strategy.dp * run.strategy.microbatch_size)]),
-        run.cluster.usable_bytes,
-    )  # fmt: skip
-    peak = sum(v[0] for v in per_class.values()) / GIB
-    order = np.argsort(per_rank.fullest_rank[0])
-    repeated = [[float(peak[c])] * int(per_rank.multiplicity[0, c]) for c in order]
-    return [gib for many in repeated for gib in many]
+    found = evaluate(run.model, run.cluster, run.work, run.strategy, run.profile, detail=True)
+    return [held.peak_bytes / GIB for held in found.by_stage]
 
 
 @pytest.mark.parametrize(("recompute", "first_over_last"), [("none", 46.8 / 27.8), ("full", 35.8 / 32.0)])

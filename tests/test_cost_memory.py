@@ -236,3 +236,26 @@ def test_mlp_width_tells_in_activations() -> None:
     wide = replace(LLAMA, blocks=(replace(LLAMA.blocks[0], ffn=Mlp(2 * 14336)),))
     added = [stages(m, H100, WORK, Strategy(dp=64), PROFILE, 1).cost["saved"].sum() for m in (LLAMA, wide)]
     assert added[1] - added[0] == pytest.approx(32 * 8192 * 6 * 14336)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved-1f1b", "zb-v", "dualpipe"])
+def test_stages_are_told_one_by_one(schedule: str) -> None:
+    """The fullest of them is the rank that the plan is judged by, category for category."""
+    vpp = 2 if schedule in ("interleaved-1f1b", "zb-v") else 1
+    plan = Strategy(dp=16, pp=4, vpp=vpp, schedule=schedule, zero=1, zero_group=16, microbatch_size=1)
+    found = evaluate(LLAMA, H100, WORK, plan, PROFILE, detail=True)
+    assert [held.stage for held in found.by_stage] == [0, 1, 2, 3]
+    fullest = max(found.by_stage, key=lambda held: held.peak_bytes)
+    assert fullest.peak_bytes == pytest.approx(found.peak_bytes)
+    assert fullest.memory_bytes == pytest.approx(found.memory_bytes)
+
+
+def test_a_stage_names_its_fullest_moment() -> None:
+    """With little to keep for backward, the temporaries of the optimizer's step are more."""
+    plan = Strategy(dp=16, pp=4, zero=1, zero_group=16, recompute="full")
+    short, long = (
+        evaluate(LLAMA, H100, Work(n, 256), plan, habit(step_bytes=4.0), detail=True).by_stage[3]
+        for n in (128, 32768)
+    )
+    assert (short.moment, long.moment) == ("optimizer", "backward")
+    assert short.memory_bytes["activations"] == 0.0 < long.memory_bytes["activations"]

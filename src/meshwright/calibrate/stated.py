@@ -37,8 +37,11 @@ ERAS = {
     "yanring/Megatron-MoE-ModelZoo": "26.02",  # Megatron-Core 0.15 and 0.16, which Bridge 26.02 carries
     "arXiv:2603.07685": "26.02",  # Megatron-Core 0.16
     "NVIDIA/Megatron-LM@d98e8a6:images": "24.07",  # Megatron-Core r0.8, which NeMo 24.07 carries
+    # Numbers of issues tell their dates: 3000 to 6999 were opened in 2024.
+    **dict.fromkeys((f"hiyouga/LlamaFactory#{n}" for n in (3, 4, 5, 6)), "2024"),
     "modelscope/ms-swift@d2b45ec8c:docs/source_en/LLM/Benchmark.md": "2023",  # first-generation Qwen
 }
+DATED = (*BRIDGE, "megatron-lm", "torchtitan", "hf-trainer", "ms-swift", "llama-factory")
 DEEPSPEED = ("megatron-deepspeed", "deepspeed")
 MEGATRON_TESTS = "NVIDIA/Megatron-LM@d98e8a6:tests"
 SELECTIVE = {  # what a bare `selective` means to each program
@@ -278,7 +281,7 @@ def release(run: Run) -> str:
         return "unfused-core"
     if run.framework == "megatron-deepspeed" and "sequence parallelism and flash attention" in run.notes:
         return "" if "without" in run.notes else "2023"
-    if stated or run.framework not in (*BRIDGE, "megatron-lm", "torchtitan", "hf-trainer", "ms-swift"):
+    if stated or run.framework not in DATED:
         return stated
     meant = [begin for begin in ERAS if run.source.startswith(begin)]
     return ERAS[max(meant, key=len)] if meant else ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from meshwright.cost.terms import Term
 
@@ -12,6 +12,24 @@ MEMORY_KEYS = (
     "params", "grads", "optimizer", "activations", "logits", "communication", "kv_cache", "state",
     "allocator", "framework",
 )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class StageMemory:
+    """What a rank of one pipeline stage holds at its fullest moment, in bytes by category.
+
+    `moment`: the beginning of `backward`, or the `optimizer`'s step. `kept_bytes` as in `Evaluation`.
+    """
+
+    stage: int
+    moment: Literal["backward", "optimizer"]
+    memory_bytes: dict[str, float]
+    kept_bytes: float
+
+    @property
+    def peak_bytes(self) -> float:
+        """All categories."""
+        return sum(self.memory_bytes.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +55,7 @@ class Evaluation:
     kept_bytes: Any = 0.0
     counts_sent_bytes: Any = 0.0  # by the slowest rank a step, to balance experts
     terms: Term | None = None  # only where one plan was asked for
+    by_stage: tuple[StageMemory, ...] = ()  # likewise
 
     @property
     def fits(self) -> Any:

@@ -19,6 +19,7 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Framework, Profile
 from meshwright.strategy.finetune import Finetune
 from meshwright.strategy.finetune import parse as parse_finetune
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span
 from meshwright.strategy.recompute import parse as parse_recompute
 from meshwright.strategy.records import Strategy
@@ -28,6 +29,10 @@ GIB = 2.0**30
 # Of a program's network buffers, the share that cards on one bus need: the library opens two to four channels
 # over PCIe and 24 to 32 over a switch of fast links (NCCL 2.18 and later). Assumed from that.
 _BUS_SHARE = 0.125
+# Bytes a logit of a preference pair: 16-bit logits, their fp32 copy and log-probabilities of the trained
+# model stay while the reference model makes its own. Source: LLaMA-Factory's DPO trainer (logits to fp32 in
+# both passes) and liger_kernel.py (its fused loss is switched off for preference training).
+_PAIR_LOGIT_BYTES = 20.0
 # What fused adapter kernels keep of each element of their input. Source: fms-acceleration, one chip, 529 to
 # 541 kB a token with four adapters a layer of 7-8 B models, against 473 kB more live without them.
 _FUSED_ADAPTER_BYTES = 4.5
@@ -43,7 +48,20 @@ class _Held:
     states: Any
 
 
-def categories(
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The fullest moment of a rank of each stage class, every array [n, C].
+
+    `by_category`: bytes; they sum to the peak. `kept`: bytes that the allocator holds beside them while it
+    can. `steps`: whether that moment is the optimizer's step (else it is the beginning of backward).
+    """
+
+    by_category: dict[str, Any]
+    kept: Any
+    steps: Any
+
+
+def peaks(
     model: Model,
     work: Work,
     strategy: Strategy,
@@ -53,8 +71,8 @@ def categories(
     schedule: InFlight,
     microbatches: Any,
     cluster: Cluster,
-) -> tuple[dict[str, Any], Any]:
-    """Bytes by category for each stage class, [n, C], and what the allocator keeps beside them while it can.
+) -> Peaks:
+    """Bytes by category for each stage class at its fullest moment.
 
     Weights, gradients and optimizer state in the program's own widths over the groups that shard them
     (ZeRO, arXiv 1910.02054); activations of the microbatches in flight plus the working set of the largest
@@ -72,57 +90,61 @@ def categories(
     width = state_widths(model, profile, strategy, work.options)
     held = _held(strategy, stages, spans)
     weights, grads = width.weight * held.weights, width.grad * held.grads
-    optimizer, steps = width.optimizer * held.states, width.step * held.states
-    gathered = _gathered(model, strategy, profile, stages, spans, finetune)
-
+    optimizer, step = width.optimizer * held.states, width.step * held.states
     in_flight = schedule.in_flight(
         stages.fullest_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
     )
     in_flight = balance.in_flight(strategy.moe_balance, in_flight, over_classes(microbatches))
     activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
+    logits = _logits(model, work, strategy, profile, stages, live)
+    gathered = _gathered(model, strategy, profile, stages, spans, finetune, held.weights)
+    moving = activations + logits + gathered
+
+    # Gradients that each backward makes anew come and go as activations do: none are there yet when the first
+    # microbatch's backward begins, and they leave holes behind.
+    anew = 0.0 if habits.keeps_grads else 1.0
+    absent = anew * over_classes(np.asarray(microbatches) <= 1.0) * grads
+    steps = step > (1.0 + habits.fragments) * moving - absent
+    moving, activations, logits, gathered = (
+        np.where(steps, 0.0, x) for x in (moving, activations, logits, gathered)
+    )
+    churned = moving + np.where(steps, 0.0, anew * grads)
+    nothing = np.zeros_like(stages.dense)
+    by_category = {
+        "params": weights,
+        "grads": np.where(steps, grads, grads - absent),
+        "optimizer": optimizer + np.where(steps, step, 0.0),
+        "activations": activations,
+        "logits": logits,
+        "communication": gathered,
+        "kv_cache": nothing,
+        "state": nothing,
+        "allocator": habits.fragments * churned,
+        "framework": context_bytes(habits, cluster) + nothing,
+    }
+    # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
+    # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
+    room = cluster.usable_bytes - sum(by_category.values())
+    kept = np.clip(room, 0.0, np.maximum(profile["allocator"] - habits.fragments, 0.0) * moving)
+    return Peaks(by_category, kept, steps)
+
+
+def _logits(model: Model, work: Work, strategy: Strategy, profile: Profile, stages: Stages, live: Any) -> Any:
+    """Bytes of logits and their copies beyond `live`, [n, C]: the loss is over before the layers' working set
+    is at its largest, so the larger of the two counts.
+
+    A preference loss (arXiv 2305.18290) takes log-probabilities of both answers from whole logits.
+    """
+    finetune = parse_finetune(strategy.finetune)
     shape = shape_of(
         work.seq_len, finetune.rows * strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep,
         strategy.etp,
     )  # fmt: skip
-    loss = loss_word(work, profile)
-    if finetune.pairs and loss == "chunked":
-        loss = (
-            "whole"  # log-probabilities of both answers need their logits (LLaMA-Factory's liger_kernel.py)
-        )
-    logits = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, habits.logit_bytes))
-    # The loss is over before the layers' working set is at its largest; the larger of the two counts.
-    logits = np.maximum(logits - live, 0.0)
-    made, grads_made = 0.0 if habits.keeps_grads else 1.0, grads
-    fresh = made * over_classes(np.asarray(microbatches) <= 1.0)
-    begins = (1.0 + habits.fragments) * (activations + logits + gathered) - fresh * grads
-    optimizer = optimizer + np.where(steps > begins, steps, 0.0)
-    grads = np.where(steps > begins, grads, (1.0 - fresh) * grads)
-    activations, logits, gathered = (
-        np.where(steps > begins, 0.0, x) for x in (activations, logits, gathered)
-    )
-    moving = activations + logits + gathered
-    network = context_bytes(profile.framework, cluster) * np.ones_like(stages.dense)
-    used = weights + grads + optimizer + moving + network
-    # Gradients that each backward makes anew come and go as activations do.
-    needed = habits.fragments * (moving + np.where(steps > begins, 0.0, made * grads_made))
-    # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
-    # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
-    kept = np.clip(
-        cluster.usable_bytes - used - needed, 0.0, (profile["allocator"] - habits.fragments) * moving
-    )
-    nothing = np.zeros_like(stages.dense)
-    return {
-        "params": weights,
-        "grads": grads,
-        "optimizer": optimizer,
-        "activations": activations,
-        "logits": logits,
-        "communication": gathered + nothing,
-        "kv_cache": nothing,
-        "state": nothing,
-        "allocator": needed,
-        "framework": network,
-    }, np.maximum(kept, 0.0)
+    loss, whole = loss_word(work, profile), profile.framework.logit_bytes
+    if finetune.pairs:
+        loss, whole = "whole", max(whole, _PAIR_LOGIT_BYTES)
+    nbytes = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, whole))
+    return np.maximum(nbytes - live, 0.0)
 
 
 def context_bytes(framework: Framework, cluster: Cluster) -> float:
@@ -160,13 +182,16 @@ def _gathered(
     stages: Stages,
     spans: dict[str, Span],
     finetune: Finetune,
+    shard: Any,
 ) -> Any:
     """Bytes of weights that ZeRO-3 holds whole beside the shards, and of gradients not yet scattered.
 
     This layer's and the next one's weights in 16 bits and one layer's gradients. Where embedding and head
     belong to the outermost unit they stay whole, with one layer's weights and gradients. Under a pipeline a
     stage's weights and gradients stay whole from microbatch to microbatch. A frozen model has no gradients;
-    quantised weights travel as they are and one matrix at a time is unpacked.
+    quantised weights travel as they are and one matrix at a time is unpacked. What piles up is the whole
+    model and what was made of `shard` (parameters) to send it: a 16-bit cast of fp32 weights, and their copy
+    from the host where they wait there (FlatParamHandle.pre_unshard of PyTorch's FSDP).
     """
     if strategy.zero < 3:
         return np.zeros_like(stages.dense)
@@ -188,9 +213,12 @@ def _gathered(
     else:
         at_once = (2.0 * width + 2.0 * sent) * (stages.largest_dense + stages.largest_expert)
     stays = (width + habits.grad_sent_bytes * sent) * whole
+    most = width * whole
     if habits.keeps_gathered:
-        at_once = width * whole
-    return (1.0 - alone) * np.where(pipelined, stays, np.minimum(at_once, width * whole))
+        wide = 4.0 if habits.upcasts_sharded else habits.weight_bytes
+        copied = wide * parse_offload(strategy.offload).params
+        at_once = most = width * whole + (2.0 * (wide > 2.0) + copied) * shard
+    return (1.0 - alone) * np.where(pipelined, stays, np.minimum(at_once, most))
 
 
 def _activations(

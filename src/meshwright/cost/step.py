@@ -15,6 +15,7 @@ from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
 from meshwright.cost.groups import Groups, groups
+from meshwright.cost.memory_by_stage import by_stage
 from meshwright.cost.rows import LayerTable, Places, candidates, layer_table, numbers_vary, with_axes
 from meshwright.cost.schedule import Schedule
 from meshwright.cost.stages import Layers, Pipelines, Stages, Where, over_classes, pipelines, stage_costs
@@ -165,7 +166,10 @@ def evaluate(
     terms = tree(
         result, done.stages, done.microbatches, strategy, work, done.host, done.offload, done.waiting
     )
-    return replace(result, terms=terms)
+    held = by_stage(
+        model, flat_work, flat, by_class, done.stages, lines, sent.spans(), done.microbatches, cluster
+    )
+    return replace(result, terms=terms, by_stage=held)
 
 
 def _passed(
@@ -182,25 +186,17 @@ def _passed(
     numbers, *within = _times(
         model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach, microbatches, n
     )
-    held, kept = memory.categories(
-        model,
-        work,
-        strategy,
-        profile,
-        per_rank,
-        reach,
-        plan,
-        microbatches,
-        cluster,
-    )
+    found = memory.peaks(
+        model, work, strategy, profile, per_rank, reach, plan, microbatches, cluster
+    )  # fmt: skip
     classes = _Classes(per_rank.multiplicity)
-    held = {name: values if np.any(values) else 0.0 for name, values in held.items()}
+    held = {name: values if np.any(values) else 0.0 for name, values in found.by_category.items()}
     fullest = classes.largest(sum(held.values()))
     peak: Any = 0.0
     for name in MEMORY_KEYS:
         numbers[name] = fullest.of(held[name])
         peak = peak + numbers[name]
-    numbers |= {"peak": peak, "kept": fullest.of(kept), "stage": fullest.of(per_rank.fullest_rank)}
+    numbers |= {"peak": peak, "kept": fullest.of(found.kept), "stage": fullest.of(per_rank.fullest_rank)}
     return _Pass(numbers, per_rank, microbatches, *within)
 
 

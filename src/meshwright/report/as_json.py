@@ -12,6 +12,7 @@ from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
 from meshwright.report.error_json import diagnostics_json
 
 if TYPE_CHECKING:
+    from meshwright.cost.evaluation import StageMemory
     from meshwright.cost.terms import Term
     from meshwright.hardware.records import Cluster
     from meshwright.model.records import Model
@@ -200,6 +201,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
             "by_category_gib": by_category,
             "kept_gib": float(e.kept_bytes) / GIB,
             "rank": {"stage": int(e.peak_stage)},
+            "by_stage": [stage_json(held) for held in e.by_stage],
         },
         "time_s": {k: float(e.time_s.get(k, 0.0)) for k in TIME_KEYS},
         "recompute_s": float(e.recompute_s),
@@ -235,6 +237,17 @@ def expressed_by(estimate: Estimate) -> tuple[str, ...]:
     precision = estimate.work.precision
     every = (targets.load(name) for name in targets.names())
     return tuple(t.name for t in every if precision in t.precisions and not t.lacks(estimate.strategy))
+
+
+def stage_json(held: StageMemory) -> dict[str, Any]:
+    """What a rank of one pipeline stage holds at its fullest moment, and which moment that is."""
+    return {
+        "stage": held.stage,
+        "moment": held.moment,
+        "peak_gib": held.peak_bytes / GIB,
+        "kept_gib": held.kept_bytes / GIB,
+        "by_category_gib": {k: held.memory_bytes.get(k, 0.0) / GIB for k in MEMORY_KEYS},
+    }
 
 
 def profile_name(estimate: Estimate) -> str:
