@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -259,3 +259,23 @@ def stages(
     layers = Layers(lines, where, table, table.grid.places)
     held = stage_costs(model, strategy, lines, where, layers)
     return replace(held, cost={name: layers.summed(name) for name in table.sums})
+
+
+def classes_of_ranks(held: Any, counts: Any) -> IntArray:
+    """The stage class of each rank, [ranks]: `held` [ranks, kinds] are its layers, `counts` [kinds, C] those
+    of the classes of its pipeline."""
+    same = (held[:, :, None] == counts[None]).all(1)
+    return np.asarray(same.argmax(1), np.int64)
+
+
+def over_ranks(stages: Stages, at: IntArray) -> Stages:
+    """Stage costs with an axis for ranks, whose classes are `at`, in place of the one for classes."""
+    moved: dict[str, Any] = {}
+    for field_ in fields(stages):
+        value = getattr(stages, field_.name)
+        if field_.name == "cost":
+            moved["cost"] = {name: cost[:, at] for name, cost in value.items()}
+        elif np.ndim(value) == 2:
+            moved[field_.name] = value[:, at] if value.shape[1] > 1 else value
+    ranks = np.broadcast_to(np.arange(len(at), dtype=float), (len(stages.multiplicity), len(at)))
+    return replace(stages, **(moved | {"fullest_rank": ranks, "multiplicity": np.ones_like(ranks)}))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +12,7 @@ from meshwright.cost.adapters import trained_share
 from meshwright.cost.flops import split_weights
 from meshwright.cost.groups import Groups, groups
 from meshwright.cost.rows import SUMS, LayerTable, candidates
-from meshwright.cost.stages import Layers, Stages, stage_costs
+from meshwright.cost.stages import Layers, Stages, classes_of_ranks, over_ranks, stage_costs
 from meshwright.cost.step import (
     Shared,
     flattened,
@@ -117,9 +116,8 @@ def costs(
     layout = layout_of(strategy.schedule)
     cut = split(model, pp, vpp, strategy.layers_per_stage, head, 0.0, weights, layout)
     m = np.broadcast_to(flat_work.global_batch_size / (flat.dp * flat.microbatch_size), (n,))
-    same = (cut.counts[:, :, None] == lines.counts[None, :, :, known.where.pair[0]]).all(1)
-    at = same.argmax(1)  # the class of each rank
-    ranks = _by_rank(classes, at)
+    at = classes_of_ranks(cut.counts, lines.counts[:, :, known.where.pair[0]])
+    ranks = over_ranks(classes, at)
     exchange = data_parallel.exposed(
         sent.traffic(), classes.cost["forward"], classes.cost["backward"], m[:, None], by_class, work.options
     )
@@ -158,16 +156,3 @@ def _chunk_sums(chunks: IntArray, table: LayerTable, n: int) -> dict[str, Array]
         rows = np.stack([np.broadcast_to(table.grid.places.read(c), (n,)) for c in table.sums[name]])
         found[name] = counts @ rows
     return found
-
-
-def _by_rank(stages: Stages, at: IntArray) -> Stages:
-    """Stage costs with an axis for ranks in place of classes."""
-    moved: dict[str, Any] = {}
-    for field in fields(stages):
-        value = getattr(stages, field.name)
-        if field.name == "cost":
-            moved["cost"] = {name: cost[:, at] for name, cost in value.items()}
-        elif np.ndim(value) == 2:
-            moved[field.name] = value[:, at] if value.shape[1] > 1 else value
-    ranks = np.broadcast_to(np.arange(len(at), dtype=float), (len(stages.multiplicity), len(at)))
-    return replace(stages, **(moved | {"fullest_rank": ranks, "multiplicity": np.ones_like(ranks)}))

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from meshwright import units
 from meshwright.cost import memory, schedule
 from meshwright.cost.balance import HOLDS_ALL
-from meshwright.cost.evaluation import MEMORY_KEYS, Evaluation
+from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.memory_by_stage import told
 from meshwright.cost.step import evaluate, slow_rank_seconds, straggler_share
 from meshwright.cost.tree import tree
 from meshwright.errors import Diagnostic, InputError
@@ -127,12 +128,14 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
     held = timeline.peak_in_flight
     kept_of_one = np.broadcast_to(found.ranks.cost["saved"] - found.ranks.offloaded, (1, found.pp))[0]
     in_flight = held / np.maximum(kept_of_one, 1.0)
-    by_category, kept = memory.categories(
-        model, work, strategy, profile, found.ranks, found.groups.spans(), _Peak(in_flight[None]),
-        found.microbatches.astype(float), cluster.usable_bytes,
+    by_stage = told(
+        memory.peaks(
+            model, work, strategy, profile, found.ranks, found.groups.spans(), _Peak(in_flight[None]),
+            found.microbatches.astype(float), cluster,
+        ),
+        found.pp,
     )  # fmt: skip
-    spread = {name: np.broadcast_to(x, (1, found.pp))[0] for name, x in by_category.items()}
-    peaks = np.sum([spread[name] for name in MEMORY_KEYS], axis=0)
+    peaks = np.array([rank.peak_bytes for rank in by_stage])
     fullest = int(peaks.argmax())
     whole = evaluate(model, cluster, work, strategy, profile)
     evaluation = replace(
@@ -140,10 +143,11 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
         step_time_s=step,
         time_s=times,
         recompute_s=recompute,
-        memory_bytes={name: float(spread[name][fullest]) for name in MEMORY_KEYS},
+        memory_bytes=by_stage[fullest].memory_bytes,
         peak_bytes=float(peaks[fullest]),
         peak_stage=fullest,
-        kept_bytes=float(np.broadcast_to(kept, (1, found.pp))[0, fullest]),
+        kept_bytes=by_stage[fullest].kept_bytes,
+        by_stage=by_stage,
     )
     m = int(found.microbatches[0])
     terms = tree(evaluation, found.ranks, m, strategy, work, host, waits, slow, _FORMULAS)
