@@ -1,7 +1,8 @@
 """Write `docs/accuracy.md`: how far the model is from the published runs that ship with it.
 
 `python docs/accuracy.py` validates every shipped table, predicts each source by a fit that never saw it, and
-lists the twenty worst runs with what their predicted step is made of. Takes a few minutes.
+lists the twenty worst runs with what their predicted step is made of; the errors of sources left out also
+make `error_bands.csv`, the intervals around estimates. Takes a few minutes.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from meshwright.calibrate import fit, rows
+from meshwright.calibrate import bands, fit, rows
 from meshwright.calibrate.predict import predict
 from meshwright.calibrate.validate import validate
 
 PAGE = Path(__file__).parent / "accuracy.md"
+BANDS = Path(bands.__file__).parent / "error_bands.csv"
 TABLES = ("training", "training-small-one-node", "memory", "memory-small")
 
 
@@ -75,6 +78,12 @@ def left_out() -> str:
     lines.append(["**all**", f"{len(every)}", percent(statistics.median(every)), percent(max(every))])
     head = ("source", "runs", "median error", "worst")
     text = ["## Sources that the fit never saw", "", table(head, lines)]
+    cases = {one.case.run.id: one.case for one in found}
+    apart = [
+        (cases[i].framework or "", bands.architecture(cases[i].model), source, residual)
+        for i, source, residual in fitted.left_out
+    ]
+    bands.write(BANDS, apart, datetime.now(tz=UTC).date().isoformat())
     worst = sorted(zip(fitted.residuals, found, strict=True), key=lambda pair: -abs(pair[0][2]))[:20]
     parts = []
     for (id_, _, residual), one in worst:

@@ -74,18 +74,27 @@ def test_suspect_rows_stand_apart() -> None:
     assert result.json()["suspect"]["time"]["n"] == 1
 
 
-def test_refusals_and_faults_are_misses_and_are_counted() -> None:
+def test_refusals_are_misses_and_are_counted() -> None:
     def refuse(case: Case) -> Prediction:
-        if case.run.id == "broken":
-            raise ZeroDivisionError("a fault of ours")
         raise InputError(Diagnostic("MW101", "dp x tp is not the chips"))
 
-    runs = [replace(BASE, step_time_s=1.0), replace(BASE, id="broken", step_time_s=1.0)]
+    runs = [replace(BASE, step_time_s=1.0), replace(BASE, id="oom", out_of_memory=1)]
     result = validate(runs, predict=refuse)
-    assert result.missed == {"internal error": 1, "refused (MW101)": 1}
-    assert (result.evaluated, result.time.n, result.time.missed) == (0, 0, 2)
+    assert result.missed == {"refused (MW101)": 2}
+    assert (result.evaluated, result.time.n, result.time.missed) == (0, 0, 1)
     assert result.time.within_25_percent == 0.0
     assert all(row.predicted is None and row.missed for row in result.rows)
+    # What a rule forbids is called impossible, rightly of a run that failed.
+    verdict = result.fit_verdict
+    assert (verdict.ran, verdict.refused, verdict.oom, verdict.accepted) == (1, 1, 1, 0)
+
+
+def test_a_fault_of_ours_is_no_miss() -> None:
+    def broken(case: Case) -> Prediction:
+        raise ZeroDivisionError("a fault of ours")
+
+    with pytest.raises(ZeroDivisionError):
+        validate([replace(BASE, step_time_s=1.0)], predict=broken)
 
 
 def test_unsupported_rows_are_misses_not_skips() -> None:

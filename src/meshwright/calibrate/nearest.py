@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from meshwright.calibrate.bands import architecture
 from meshwright.calibrate.cases import Case, case, load_chip
 from meshwright.calibrate.predict import Predict, predict
 from meshwright.calibrate.rows import Run, shipped
 from meshwright.calibrate.shapes import NoShape, shape
-from meshwright.calibrate.validate import architecture, step_time
+from meshwright.calibrate.validate import step_time
 from meshwright.errors import InputError
 from meshwright.hardware.records import Chip, Cluster
 from meshwright.model.params import total_params

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
+from meshwright.calibrate.bands import architecture
 from meshwright.calibrate.cases import Case, Miss, Skip, case
 from meshwright.calibrate.conventions import convention, counted_flops, peak_flops, reading
 from meshwright.calibrate.predict import Predict, Prediction, predict
@@ -24,10 +25,10 @@ from meshwright.calibrate.statistics import (
     ranking,
 )
 from meshwright.errors import InputError
-from meshwright.model.records import Attention, LatentAttention, Model, Moe
 
 Metric = Literal["step_time_s", "peak_memory_gib", "tflops_per_chip", "mfu_percent", "hfu_percent", "fits"]
 Bands = Callable[[Case, float], tuple[float, float] | None]  # (case, predicted step time) -> seconds
+REFUSED = "refused"  # how a miss begins that is a rule's verdict on the run
 LABELS = ("framework", "chip", "architecture", "source")
 
 
@@ -175,11 +176,7 @@ def judge(run: Run, predict: Predict = predict) -> Outcome:
         prediction = predict(found)
     except InputError as error:
         codes = "+".join(sorted({d.code for d in error.diagnostics})) or "no code"
-        return Outcome(run, found, None, Miss(run, f"refused ({codes})", str(error)))
-    except Exception as error:  # a fault of ours in one row must not hide the other thousand: a miss
-        return Outcome(run, found, None, Miss(run, "internal error", f"{type(error).__name__}: {error}"))
-    if not (math.isfinite(prediction.step_time_s) and prediction.step_time_s > 0):
-        return Outcome(run, found, None, Miss(run, "internal error", f"step time {prediction.step_time_s}"))
+        return Outcome(run, found, None, Miss(run, f"{REFUSED} ({codes})", str(error)))
     return Outcome(run, found, prediction)
 
 
@@ -203,17 +200,6 @@ def step_time(run: Run, seq_len: float, batch: float) -> tuple[float, str] | Non
     if run.tokens_per_s_per_chip is not None and run.n_chips:
         return seq_len * batch / (run.n_chips * run.tokens_per_s_per_chip), "tokens_per_s_per_chip"
     return None
-
-
-def architecture(model: Model) -> str:
-    """`dense`, `moe`, `mla-moe`, `hybrid` or `hybrid-moe`: what a reader looks for first."""
-    moe = any(isinstance(b.ffn, Moe) for b in model.blocks)
-    mixers = [b.mixer for b in model.blocks if b.mixer is not None]
-    if any(not isinstance(m, Attention | LatentAttention) for m in mixers):
-        return "hybrid-moe" if moe else "hybrid"
-    if any(isinstance(m, LatentAttention) for m in mixers):
-        return "mla-moe" if moe else "mla"
-    return "moe" if moe else "dense"
 
 
 def _rows(outcome: Outcome, bands: Bands | None) -> Iterator[Row]:
@@ -313,9 +299,13 @@ def _by(rows: Sequence[Row]) -> dict[str, dict[str, dict[str, Any]]]:
 
 
 def _fits(outcomes: Iterable[Outcome]) -> Iterator[tuple[bool, bool, bool]]:
+    """Of each run whether it ran, is called possible, and states what it recomputes. A plan that a rule
+    forbids is called impossible."""
     for o in outcomes:
-        if o.prediction is not None and not o.run.suspect:
-            yield o.run.out_of_memory != 1, o.prediction.fits, o.run.recompute_stated
+        refused = o.miss is not None and o.miss.reason.startswith(REFUSED)
+        if (o.prediction is not None or refused) and not o.run.suspect:
+            fits = o.prediction is not None and o.prediction.fits
+            yield o.run.out_of_memory != 1, fits, o.run.recompute_stated
 
 
 def _ranked(outcomes: Iterable[Outcome]) -> Iterator[Ranked]:

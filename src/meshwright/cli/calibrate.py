@@ -10,7 +10,11 @@ from meshwright.cli.options import json_flag
 
 @click.group("calibrate")
 def command() -> None:
-    """Fit the efficiency numbers to measurements."""
+    """Fit the efficiency numbers to measurements.
+
+    meshwright calibrate runs [TABLE] -o FILE fits them to the measured runs of a table, and --profile FILE
+    uses what it wrote.
+    """
 
 
 @command.command("runs")

@@ -79,7 +79,9 @@ def print_cluster(found: dict[str, Any], console: Console) -> None:
             continue
         shown = value
         if isinstance(value, list):  # of a torus: its sides, and whether each closes
-            shown = "x".join({True: "yes", False: "no"}[v] if isinstance(v, bool) else str(v) for v in value)
+            flags = {True: "yes", False: "no"}
+            words = [flags[v] if isinstance(v, bool) else str(v) for v in value]
+            shown = (", " if any(isinstance(v, bool) for v in value) else "x").join(words)
         table.add_row(name, _number(shown) if isinstance(shown, float) else str(shown))
     console.print(table)
     for name, d in found["derived"].items():

@@ -1,0 +1,42 @@
+"""Intervals around estimates: quantiles of measured errors, the narrowest group that says enough."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from meshwright.calibrate import bands
+from meshwright.calibrate.bands import ANY, INSIDE, Residual, measured_bands, write
+
+
+def spread(kind: str, n: int, width: float, sources: int = 4) -> list[Residual]:
+    """n runs whose errors are spread evenly from -width to width."""
+    return [("f", kind, str(i % sources), width * (2 * i / (n - 1) - 1)) for i in range(n)]
+
+
+def test_a_band_holds_its_share_of_the_runs() -> None:
+    runs = spread("dense", 101, 0.3)
+    low, high, n, sources = measured_bands(runs)["f", "dense"]
+    assert (n, sources) == (101, 4)
+    inside = sum(low <= math.exp(-residual) <= high for *_, residual in runs)
+    assert inside / len(runs) == pytest.approx(INSIDE, abs=0.02)
+    assert low == pytest.approx(math.exp(-0.8 * 0.3))
+
+
+def test_groups_that_say_too_little_are_not_written() -> None:
+    found = measured_bands(
+        [*spread("dense", 60, 0.1), *spread("moe", 5, 0.5), *spread("mla", 60, 0.2, sources=2)]
+    )
+    assert ("f", "dense") in found
+    assert ("f", "moe") not in found
+    assert ("f", "mla") not in found
+    assert {(ANY, ANY), ("f", ANY)} <= set(found)
+
+
+def test_the_file_round_trips(tmp_path: Path) -> None:
+    write(tmp_path / "bands.csv", spread("dense", 40, 0.1), "2026-01-01")
+    lines = (tmp_path / "bands.csv").read_text().splitlines()
+    assert lines[0] == ",".join(bands.COLUMNS)
+    assert all(line.endswith(",2026-01-01") for line in lines[1:])
