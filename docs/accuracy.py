@@ -66,6 +66,46 @@ def summary() -> str:
     return "\n".join(text)
 
 
+# Sources off whose rows a number of memory was read: copies of logits, what adapters keep, fragments, what
+# the allocator keeps, the size of a context.
+READ_OFF = (
+    "foundation-model-stack/fms-acceleration", "PrimeIntellect-ai/prime-rl", "modelscope/ms-swift",
+    "AnswerDotAI/fsdp_qlora", "bigscience-workshop/bigscience", "QwenLM/Qwen", "https",
+)  # fmt: skip
+
+
+def memory() -> str:
+    """Peaks by framework, by whether a number was read off their source, and verdicts of the memory table."""
+    head = ("table", "runs of", "runs", "median error", "90 % below", "bias")
+    lines = []
+    for name in ("training", "memory"):
+        found = validate(rows.shipped(name))  # type: ignore[arg-type]
+        by = {k: v["memory"] for k, v in found.by["framework"].items() if v["memory"]["n"]}
+        lines += [[name, framework, *figures(v)] for framework, v in by.items()]
+        peaks = [r for r in found.rows if r.metric == "peak_memory_gib" and r.error_percent is not None]
+        for label, inside in (("sources with a number read off", True), ("all other sources", False)):
+            part = [r.error_percent or 0.0 for r in peaks if r.source.startswith(READ_OFF) == inside]
+            ranked = sorted(abs(e) for e in part)
+            shown = (ranked[len(ranked) // 2], ranked[9 * len(ranked) // 10], statistics.median(part))
+            lines.append([name, f"**{label}**", f"{len(part)}", *map(percent, shown)])
+    verdict = found.fit_verdict
+    small = validate(rows.shipped("memory-small")).rows
+    gib = statistics.median(abs((r.predicted or 0.0) - r.measured) for r in small if r.predicted)
+    return "\n".join(
+        [
+            "## Peak memory",
+            "",
+            table(head, lines),
+            "",
+            "No number of memory is fitted. Habits of programs come from their code and papers, some off "
+            "measured rows; the last line of each table says what to expect of a source that nothing was "
+            f"read off. In the memory table {verdict.refused} of {verdict.ran} runs that ran are called "
+            f"impossible and {verdict.accepted} of {verdict.oom} that ran out of memory possible; peaks of "
+            f"tiny models are {gib:.2f} GiB off.",
+        ]
+    )
+
+
 def left_out() -> str:
     """Each source predicted by a fit without it, and the worst runs of the fit with all of them."""
     found = fit.observations(rows.shipped("training"))
@@ -100,6 +140,6 @@ def left_out() -> str:
 if __name__ == "__main__":
     PAGE.write_text(
         "# Accuracy\n\nWritten by `python docs/accuracy.py`; errors are of predicted against measured, runs "
-        "marked suspect apart.\n\n" + summary() + "\n\n" + left_out() + "\n",
+        "marked suspect apart.\n\n" + summary() + "\n\n" + memory() + "\n\n" + left_out() + "\n",
         encoding="utf-8",
     )
