@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+import meshwright
 from meshwright.calibrate import bands
-from meshwright.calibrate.bands import ANY, INSIDE, Residual, measured_bands, write
+from meshwright.calibrate.bands import ANY, INSIDE, Residual, interval, measured_bands, write
+from meshwright.model import presets
 
 
 def spread(kind: str, n: int, width: float, sources: int = 4) -> list[Residual]:
@@ -23,6 +25,14 @@ def test_a_band_holds_its_share_of_the_runs() -> None:
     inside = sum(low <= math.exp(-residual) <= high for *_, residual in runs)
     assert inside / len(runs) == pytest.approx(INSIDE, abs=0.02)
     assert low == pytest.approx(math.exp(-0.8 * 0.3))
+
+
+def test_an_estimate_lies_in_its_interval() -> None:
+    """Where a group is off to one side the interval reaches from the estimate to there."""
+    slow = [("f", "dense", str(i % 4), -0.5 - 0.001 * i) for i in range(40)]
+    low, high, *_ = measured_bands(slow)["f", "dense"]
+    assert low == 1.0
+    assert high == pytest.approx(math.exp(0.535), rel=0.01)
 
 
 def test_groups_that_say_too_little_are_not_written() -> None:
@@ -40,3 +50,18 @@ def test_the_file_round_trips(tmp_path: Path) -> None:
     lines = (tmp_path / "bands.csv").read_text().splitlines()
     assert lines[0] == ",".join(bands.COLUMNS)
     assert all(line.endswith(",2026-01-01") for line in lines[1:])
+
+
+def test_every_estimate_has_an_interval_around_it() -> None:
+    assert (ANY, ANY) in bands.bands()
+    for low, high in bands.bands().values():
+        assert 0.3 < low <= 1.0 <= high < 3.0
+    model = presets.load("llama-3.1-8b")
+    found = interval("megatron-core", model, 2.0)
+    assert found is not None
+    assert found == interval("megatron-core", model, 2.0)
+    one = meshwright.estimate("llama-3.1-8b", "8xh100", seq_len=4096, global_batch_size=64, nearest=0)
+    assert one.interval_s is not None
+    assert one.interval_s[0] <= one.step_time_s <= one.interval_s[1]
+    assert one.json()["plan"]["step_time_interval_s"] == list(one.interval_s)
+    assert interval("nobody's", model, 1.0) == interval("another's", model, 1.0)

@@ -430,7 +430,9 @@ def validate(
             listed = f"the table has {', '.join(known)}" if known else "leave it out; the table names none"
             hint = did_you_mean(framework, known) or listed
             raise InputError(Diagnostic("MW904", said, where="--framework", hint=hint))
-    return validation.validate(runs, framework=framework, progress=progress)
+    from meshwright.calibrate import bands
+
+    return validation.validate(runs, framework=framework, progress=progress, error_bands=bands.of_case)
 
 
 def _runs(table: str | Path | None, warn: Callable[[Sequence[Diagnostic]], None] | None) -> tuple[Run, ...]:

@@ -341,9 +341,10 @@ def finished(
     """The record of an evaluated strategy, with its checks and the measured runs nearest to it; `balance`:
     and with what each way of balancing experts would cost."""
     from meshwright import checks
+    from meshwright.calibrate import bands
     from meshwright.search.balance import balanced
 
-    machine, work = request.cluster.cluster, request.work
+    machine, work, habits = request.cluster.cluster, request.work, request.profile.framework
     found = checks.run(request.model, machine, work, strategy, evaluation, request.profile)
     near: tuple[Any, ...] = ()
     if nearest:
@@ -362,6 +363,7 @@ def finished(
         given=Given(request.model_as_given, request.cluster.mapping()),
         diagnostics=tuple(found),
         nearest=near,
+        interval_s=bands.interval(habits.name, request.model, float(evaluation.step_time_s)),
         price_per_chip_hour=price_per_chip_hour,
         moe_balance=ways,
     )

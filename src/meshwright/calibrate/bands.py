@@ -62,7 +62,9 @@ def bands() -> Mapping[tuple[str, str], Band]:
 def measured_bands(residuals: Iterable[Residual]) -> dict[tuple[str, str], tuple[float, float, int, int]]:
     """Factors, runs and sources of each group that says enough; (any, any) always.
 
-    low = exp(-q90), high = exp(-q10) of the residuals; a source counts as much as it has runs.
+    low = exp(-q90), high = exp(-q10) of the residuals, and an estimate lies in its own interval: where a
+    group is off to one side without its source, the interval reaches from the estimate there. A source counts
+    as much as it has runs.
 
     >>> flat = [("f", "dense", str(i % 5), 0.01 * (i % 11 - 5)) for i in range(110)]
     >>> [round(x, 3) for x in measured_bands(flat)["f", "dense"][:2]]
@@ -78,7 +80,8 @@ def measured_bands(residuals: Iterable[Residual]) -> dict[tuple[str, str], tuple
         if key != (ANY, ANY) and (len(members) < ENOUGH[0] or n_sources < ENOUGH[1]):
             continue
         cuts = quantiles([r for _, r in members], n=10, method="inclusive")
-        bounds[key] = (math.exp(-cuts[-1]), math.exp(-cuts[0]), len(members), n_sources)
+        low, high = min(math.exp(-cuts[-1]), 1.0), max(math.exp(-cuts[0]), 1.0)
+        bounds[key] = (low, high, len(members), n_sources)
     return bounds
 
 
