@@ -228,7 +228,7 @@ def test_steps_of_unequal_stages_are_those_of_the_event_simulation(word: str, m:
     rows = {row.name: row for row in found.terms.children[2].children}
     for column, name in enumerate(("layer_0", "embedding", "head")):
         if name in rows:
-            passes = {leaf.name: leaf.value for leaf in rows[name].children}
+            passes = {leaf.name: leaf.value for leaf in rows[name].children[0].children}
             seconds = {k: v + laid.chunks[:, column] * passes[k] for k, v in seconds.items()}
     durations = pipeline.Durations(**seconds)  # type: ignore[arg-type]
     if word == "zb-2p":  # its ranks do not wait for each other between steps

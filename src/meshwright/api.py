@@ -86,7 +86,9 @@ def _estimated(
 
     cluster = request.cluster.cluster
     done = derive.complete(request.model, cluster, request.work, request.strategy, request.profile)
-    found = step.evaluate(request.model, cluster, request.work, done.strategy, request.profile, detail=True)
+    found = step.evaluate(
+        request.model, cluster, request.work, done.strategy, request.profile, operations=True
+    )
     because = {name: Because(d.value, d.because) for name, d in done.derived.items()}
     simulated = None
     if exact:

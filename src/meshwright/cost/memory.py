@@ -91,10 +91,7 @@ def peaks(
     held = _held(strategy, stages, spans)
     weights, grads = width.weight * held.weights, width.grad * held.grads
     optimizer, step = width.optimizer * held.states, width.step * held.states
-    in_flight = schedule.in_flight(
-        stages.fullest_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
-    )
-    in_flight = balance.in_flight(strategy.moe_balance, in_flight, over_classes(microbatches))
+    in_flight = microbatches_in_flight(strategy, stages, schedule, microbatches)
     activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
     logits = _logits(model, work, strategy, profile, stages, live)
     gathered = _gathered(model, strategy, profile, stages, spans, finetune, held.weights)
@@ -154,6 +151,14 @@ def context_bytes(framework: Framework, cluster: Cluster) -> float:
         return GIB * alone
     share = _BUS_SHARE if cluster.chip.fabric == "none" else 1.0
     return GIB * (alone + share * (framework.context_gib - alone))
+
+
+def microbatches_in_flight(strategy: Strategy, stages: Stages, schedule: InFlight, microbatches: Any) -> Any:
+    """Microbatches whose activations a rank of each stage class holds at once, [n, C]."""
+    in_flight = schedule.in_flight(
+        stages.fullest_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
+    )
+    return balance.in_flight(strategy.moe_balance, in_flight, over_classes(microbatches))
 
 
 def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span]) -> _Held:

@@ -213,7 +213,8 @@ def layer_table(
     rows: dict[str, LayerCost] = {}
     sums: dict[str, list[Any]] = {name: [] for name in SUMS}
     whole: dict[str, Any] = dict.fromkeys(WHOLE, 0.0)
-    shape, pairs = _shape(work, on_grid, grid), parse_finetune(strategy.finetune).pairs
+    tokens = grid.values.get("tokens", tokens_of(work, on_grid))
+    shape, pairs = shape_on(work, on_grid, tokens), parse_finetune(strategy.finetune).pairs
     for name, ops, is_layer, times in columns(model, shape, words):
         word = recompute if is_layer else replace(recompute, modules=frozenset())
         offload = parse_offload(strategy.offload) if is_layer else NO_OFFLOAD
@@ -343,10 +344,9 @@ def _first_axis(column: Values) -> Any:
     return _along(np.ravel(column), 0)
 
 
-def _shape(work: Work, on_grid: Strategy, grid: Grid) -> Shape:
-    """What a rank sees at each point."""
-    s = on_grid
-    tokens = grid.values["tokens"] if "tokens" in grid.values else tokens_of(work, s)
+def shape_on(work: Work, strategy: Strategy, tokens: Any) -> Shape:
+    """What a rank sees of a layer: `tokens` of one microbatch, and the degrees of the strategy."""
+    s = strategy
     rows = parse_finetune(s.finetune).rows
     size = rows * s.microbatch_size
     return Shape(rows * tokens, work.seq_len, size, s.tp, s.cp, s.ep, s.etp, work.document_len)

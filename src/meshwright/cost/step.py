@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost import balance, collectives, data_parallel, memory, schedule
+from meshwright.cost import balance, collectives, data_parallel, detail, memory, schedule
 from meshwright.cost.adapters import trained_share
 from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
@@ -19,6 +19,7 @@ from meshwright.cost.memory_by_stage import by_stage
 from meshwright.cost.rows import LayerTable, Places, candidates, layer_table, numbers_vary, with_axes
 from meshwright.cost.schedule import Schedule
 from meshwright.cost.stages import Layers, Pipelines, Stages, Where, over_classes, pipelines, stage_costs
+from meshwright.cost.terms import Term
 from meshwright.cost.tree import tree
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
@@ -109,6 +110,9 @@ class _Pass:
     numbers: dict[str, Any]
     stages: Stages
     microbatches: Any
+    layers: Layers
+    fullest: IntArray  # its class
+    slowest: IntArray
     host: Any
     offload: Any
     waiting: Any
@@ -122,13 +126,15 @@ def evaluate(
     profile: Profile,
     *,
     detail: bool = False,
+    operations: bool = False,
     known: Shared | None = None,
 ) -> Evaluation:
     """Step time and peak memory of `strategy`; arrays in its degrees give arrays out (see `Evaluation`).
 
     Words (schedule, recompute, zero, sp, ...) are single values: loop over them. `detail` builds the tree of
-    terms and wants plain numbers. `known` are tables that the caller made for these strategies under other
-    words for schedule and ZeRO. Assumes a legal strategy (see `checks`).
+    terms and wants plain numbers, `operations` brings it down to single operations. `known` are tables that
+    the caller made for these strategies under other words for schedule and ZeRO. Assumes a legal strategy
+    (see `checks`).
 
     Step = microbatches * slowest stage + bubble + exposed data-parallel traffic + optimizer. With stages of
     seconds t: m max(t) + (sum(t) - max(t)) / v for (interleaved) 1F1B. **Assumes** the slowest stage is the
@@ -161,15 +167,35 @@ def evaluate(
             for name, values in done.numbers.items():
                 numbers[name][part] = values
     result = _evaluation(model, cluster, work, strategy.finetune, numbers, outer)
-    if not detail:
+    if not (detail or operations):
         return result
-    terms = tree(
-        result, done.stages, done.microbatches, strategy, work, done.host, done.offload, done.waiting
-    )
+    terms = _terms(result, done, model, cluster, work, strategy, profile, operations=operations)
     held = by_stage(
         model, flat_work, flat, by_class, done.stages, lines, sent.spans(), done.microbatches, cluster
     )
     return replace(result, terms=terms, by_stage=held)
+
+
+def _terms(
+    result: Evaluation,
+    done: _Pass,
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    strategy: Strategy,
+    profile: Profile,
+    *,
+    operations: bool,
+) -> Term:
+    """The tree of one plan."""
+    plan = schedule.load(strategy.schedule)
+    in_flight = memory.microbatches_in_flight(strategy, done.stages, plan, done.microbatches)
+    inside = detail.inside(done.layers, done.slowest, done.fullest, in_flight, done.stages.live)
+    rows = detail.operation_rows(model, cluster, work, strategy, profile) if operations else {}
+    return tree(
+        result, done.stages, done.microbatches, strategy, work, done.host, done.offload, done.waiting,
+        inside=inside, rows=rows,
+    )  # fmt: skip
 
 
 def _passed(
@@ -197,7 +223,7 @@ def _passed(
         numbers[name] = fullest.of(held[name])
         peak = peak + numbers[name]
     numbers |= {"peak": peak, "kept": fullest.of(found.kept), "stage": fullest.of(per_rank.fullest_rank)}
-    return _Pass(numbers, per_rank, microbatches, *within)
+    return _Pass(numbers, per_rank, microbatches, layers, fullest.chosen, *within)
 
 
 def _times(
@@ -213,9 +239,9 @@ def _times(
     reach: dict[str, Span],
     microbatches: Any,
     n: int,
-) -> tuple[dict[str, Any], Any, Any, Any]:
-    """Seconds of the slowest stage's step by part, of launches and of activations to and from the host
-    within, and those that all wait for a slow rank."""
+) -> tuple[dict[str, Any], IntArray, Any, Any, Any]:
+    """Seconds of the slowest stage's step by part, its class, those of launches and of activations to and
+    from the host within, and those that all wait for a slow rank."""
     forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
     m = microbatches[:, None]
     hop = hop_seconds(model, work, strategy, profile, reach["pp"])
@@ -288,7 +314,7 @@ def _times(
         "hardware_flops": microbatches * ranks * flops,
         "floor_s": microbatches * per_rank.cost["floor"].max(-1),
     }
-    return numbers, host, offload, waiting
+    return numbers, last.chosen, host, offload, waiting
 
 
 def hop_seconds(model: Model, work: Work, strategy: Strategy, profile: Profile, pipeline: Span) -> Any:

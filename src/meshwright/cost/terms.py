@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+Unit = Literal["s", "B", "FLOP", "1"]
 Combine = Literal["leaf", "sum", "max", "product"]
 
 
@@ -15,7 +16,7 @@ class Term:
 
     name: str
     value: Any
-    unit: Literal["s", "B", "FLOP", "1"]
+    unit: Unit
     formula: str = ""
     combine: Combine = "leaf"
     children: tuple[Term, ...] = ()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
+from meshwright.cost import detail
+from meshwright.cost.detail import Inside, Rows, number
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.stages import Stages
-from meshwright.cost.terms import Combine, Term
+from meshwright.cost.terms import Combine, Term, Unit
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -38,28 +38,28 @@ _MEMORY_FORMULAS = {
 }
 
 
-def _layer(name: str, row: LayerCost) -> Term:
-    """One layer kind's seconds by pass, one microbatch."""
+def _layer(name: str, row: LayerCost, operations: Rows) -> Term:
+    """One layer kind's seconds by pass and its saved bytes, one microbatch, each by operation."""
 
-    def leaf(label: str, value: Any, formula: str) -> Term:
-        return Term(label, _number(value), "s", formula)
+    def part(label: str, of: Callable[[LayerCost], Any], formula: str, unit: Unit = "s") -> Term:
+        value = number(of(row))
+        children = detail.operations(operations, of, value, unit)
+        return Term(label, value, unit, formula, "sum" if children else "leaf", children)
 
-    children = (
-        leaf("forward", row.forward, "sum over operations of max(FLOPs / rate, bytes / bandwidth)"),
-        leaf("backward_input", row.backward_input, "the same, for input gradients"),
-        leaf("backward_weight", row.backward_weight, "the same, for weight gradients"),
-        leaf("recompute", row.recompute, "forward of recomputed modules"),
-        leaf("tp", np.asarray(row.tp_forward) + row.tp_backward, "exposed tensor-parallel collectives"),
-        leaf("cp", np.asarray(row.cp_forward) + row.cp_backward, "exposed context-parallel exchange"),
-        leaf("ep", np.asarray(row.ep_forward) + row.ep_backward, "exposed dispatch and combine"),
-        leaf("host", np.asarray(row.host_forward) + row.host_backward, "launch time beyond device time"),
+    passes = (
+        part("forward", lambda c: c.forward, "sum over operations of max(FLOPs / rate, bytes / bandwidth)"),
+        part("backward_input", lambda c: c.backward_input, "the same, for input gradients"),
+        part("backward_weight", lambda c: c.backward_weight, "the same, for weight gradients"),
+        part("recompute", lambda c: c.recompute, "forward of recomputed modules"),
+        part("tp", lambda c: c.tp_forward + c.tp_backward, "exposed tensor-parallel collectives"),
+        part("cp", lambda c: c.cp_forward + c.cp_backward, "exposed context-parallel exchange"),
+        part("ep", lambda c: c.ep_forward + c.ep_backward, "exposed dispatch and combine"),
+        Term("host", number(row.host_forward) + number(row.host_backward), "s", "launches beyond the device"),
     )
-    total = sum(c.value for c in children)
-    return Term(name, total, "s", "one microbatch", "sum", children, {"saved_bytes": _number(row.saved)})
-
-
-def _number(value: Any) -> float:
-    return float(np.asarray(value, float).ravel()[0])
+    seconds = sum(c.value for c in passes)
+    time = Term("time", seconds, "s", "sum over the passes of one microbatch", "sum", passes)
+    saved = part("saved", lambda c: c.saved, "bytes that one microbatch keeps for backward", "B")
+    return Term(name, seconds, "s", "one layer, one microbatch", "leaf", (time, saved))
 
 
 def tree(
@@ -71,24 +71,28 @@ def tree(
     host: Any,
     offload: Any,
     waiting: Any,
+    *,
+    inside: Inside | None = None,
+    rows: Mapping[str, Rows] = MappingProxyType({}),
     formulas: Mapping[str, str] = MappingProxyType({}),
 ) -> Term:
     """`step` with children `time` (seconds that sum to it) and `memory` (bytes that sum to the peak).
 
+    `inside` are the layers of its stages and `rows` the operations that these are made of, where known.
     `formulas`: of parts that were not worked out by the usual ones.
     """
-    said = _TIME_FORMULAS | _MEMORY_FORMULAS | dict(formulas)
-    m = _number(microbatches)
+    of_time, of_memory = _TIME_FORMULAS | dict(formulas), _MEMORY_FORMULAS | dict(formulas)
+    m = number(microbatches)
     layers = tuple(
-        _layer(name, row)
+        _layer(name, row, rows.get(name, ()))
         for name, row in stages.rows.items()
-        if _number(row.time_forward) + _number(row.saved)
+        if number(row.time_forward) + number(row.saved)
     )
     times = []
     for name, value in result.time_s.items():
         children: tuple[Term, ...] = ()
         if name == "other":
-            launch, waits, slow = _number(host), _number(offload), _number(waiting)
+            launch, waits, slow = number(host), number(offload), number(waiting)
             rest = value - launch - waits - slow
             children = (
                 Term("host", launch, "s", "launch seconds beyond device seconds"),
@@ -98,16 +102,26 @@ def tree(
                 ),
                 Term("straggler", rest, "s", "share a doubling of chips beyond 8 * step"),
             )
+        elif inside is not None and name in ("compute", "tp", "cp", "ep"):
+            children = detail.times(name, value, m, inside)
         inputs = {"microbatches": m} if name in ("compute", "tp", "cp", "ep", "pp") else {}
         combine: Combine = "sum" if children else "leaf"
-        times.append(Term(name, value, "s", said[name], combine, children, inputs))
+        times.append(Term(name, value, "s", of_time[name], combine, children, inputs))
     time = Term(
         "time", result.step_time_s, "s", "sum of exposed seconds on the slowest rank", "sum", tuple(times)
     )
-    held = tuple(
-        Term(name, value, "B", said.get(name, "")) for name, value in result.memory_bytes.items() if value
-    )
-    memory = Term("memory", result.peak_bytes, "B", "sum on the fullest rank", "sum", held,
+    held = []
+    for name, value in result.memory_bytes.items():
+        if value:
+            below = (
+                detail.activations(value, inside, rows)
+                if inside is not None and name == "activations"
+                else ()
+            )
+            held.append(Term(name, value, "B", of_memory.get(name, ""), "sum" if below else "leaf", below))
+    memory = Term("memory", result.peak_bytes, "B", "sum on the fullest rank", "sum", tuple(held),
                   {"stage": result.peak_stage})  # fmt: skip
-    rows = Term("layers", 0.0, "s", "what one layer of each kind costs for one microbatch", "leaf", layers)
-    return Term("step", result.step_time_s, "s", "time of one optimizer update", "leaf", (time, memory, rows))
+    kinds = Term("layers", 0.0, "s", "what one layer of each kind costs for one microbatch", "leaf", layers)
+    return Term(
+        "step", result.step_time_s, "s", "time of one optimizer update", "leaf", (time, memory, kinds)
+    )

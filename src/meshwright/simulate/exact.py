@@ -150,7 +150,7 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
         by_stage=by_stage,
     )
     m = int(found.microbatches[0])
-    terms = tree(evaluation, found.ranks, m, strategy, work, host, waits, slow, _FORMULAS)
+    terms = tree(evaluation, found.ranks, m, strategy, work, host, waits, slow, formulas=_FORMULAS)
     evaluation = replace(evaluation, terms=terms)
     return Exact(evaluation, timeline, found, idle, slowest, fullest, peaks, held, in_flight)
 

@@ -18,13 +18,17 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 GIB = 2.0**30
+LONGEST = 1000  # columns of a line in a pipe or file
 _SIGN = {"leaf": "", "sum": "sum of", "max": "largest of", "product": "product of"}
 
 
 def print_tree(found: Estimate, console: Console, *, depth: int | None, path: str | None) -> None:
     """The tree below `path` (all of it without one), `depth` levels of it."""
-    term = chosen(found, path)
+    term, width = chosen(found, path), console.width
+    if not console.is_terminal:  # a pipe has no edge to fold at: a line is as long as its formula and inputs
+        console.width = LONGEST
     console.print(_branch(term, depth))
+    console.width = width
     if term.name == "memory" and len(found.evaluation.by_stage) > 1:
         console.print()
         console.print(_by_stage(found))
