@@ -99,7 +99,8 @@ def exposed(
 
     Gradients hide behind the last microbatch's backward (`backward` seconds), gathered weights behind the
     next forward, ZeRO-3 traffic behind its own microbatch; the profile's `dp_exposed` share of each never
-    hides. A run that says `no-overlap` hides nothing.
+    hides. A run that says `no-overlap` hides nothing. What hides a microbatch's own traffic (ZeRO-2 scatters)
+    hides no weights besides.
     """
     if "no-overlap" in options:
         return sent.gradients + sent.weights + microbatches * sent.gathers
@@ -108,9 +109,10 @@ def exposed(
     def left(seconds: Any, hider: Any) -> Any:
         return np.maximum(share * seconds, seconds - hider)
 
+    spare = np.minimum(np.maximum(forward + backward - sent.gathers, 0.0), forward)
     return (
         left(sent.gradients, backward)
-        + left(sent.weights, forward)
+        + left(sent.weights, spare)
         + microbatches * left(sent.gathers, forward + backward)
     )
 

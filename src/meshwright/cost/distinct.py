@@ -48,6 +48,7 @@ class Candidates:
     def __init__(self, fields: Mapping[str, Any], n: int) -> None:
         self.fields, self.n = dict(fields), n
         self._axes: dict[str, Axis] = {}
+        self._combined: dict[tuple[str, ...], Distinct] = {}
 
     def axis(self, name: str) -> Axis:
         """The distinct values of a field."""
@@ -60,6 +61,8 @@ class Candidates:
     def add(self, name: str, values: Any) -> None:
         """One more field, derived from others."""
         self.fields[name] = values
+        self._axes.pop(name, None)
+        self._combined = {names: found for names, found in self._combined.items() if name not in names}
 
     def distinct(self, *names: str) -> Distinct:
         """The distinct combinations of some fields.
@@ -68,7 +71,9 @@ class Candidates:
         >>> found.values["tp"], found.values["cp"], found.at
         (array([1, 8]), array([2, 2]), array([1, 0, 1]))
         """
-        return combined({name: self.axis(name) for name in names}, self.n)
+        if names not in self._combined:
+            self._combined[names] = combined({name: self.axis(name) for name in names}, self.n)
+        return self._combined[names]
 
     def all(self, *names: str) -> Distinct:
         """Every candidate as a combination of its own, alike or not."""

@@ -55,7 +55,7 @@ class Groups:
 
     def cut(self, part: IntArray, classes: int) -> Groups:
         """For some of the candidates, which have no more than so many classes."""
-        return Groups(tuple(replace(side, at=side.at[part]) for side in self.sides), classes)
+        return Groups(tuple(replace(side, at=side.at.take(part)) for side in self.sides), classes)
 
     def added(self, pick: Callable[[Side], Any]) -> Any:
         """A time of all sides together, [n, C]."""

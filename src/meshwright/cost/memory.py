@@ -52,11 +52,13 @@ class _Held:
 class Peaks:
     """The fullest moment of a rank of each stage class, every array [n, C].
 
-    `by_category`: bytes; they sum to the peak. `kept`: bytes that the allocator holds beside them while it
-    can. `steps`: whether that moment is the optimizer's step (else it is the beginning of backward).
+    `by_category`: bytes, a number where all hold the same; `whole`: their sum, the peak. `kept`: bytes that
+    the allocator holds beside them while it can. `steps`: whether that moment is the optimizer's step (else
+    it is the beginning of backward).
     """
 
     by_category: dict[str, Any]
+    whole: Any
     kept: Any
     steps: Any
 
@@ -99,31 +101,33 @@ def peaks(
 
     # Gradients that each backward makes anew come and go as activations do: none are there yet when the first
     # microbatch's backward begins, and they leave holes behind.
-    anew = 0.0 if habits.keeps_grads else 1.0
-    absent = anew * over_classes(np.asarray(microbatches) <= 1.0) * grads
+    anew: Any = 0.0 if habits.keeps_grads else grads
+    absent = anew * over_classes(np.asarray(microbatches) <= 1.0)
     steps = step > (1.0 + habits.fragments) * moving - absent
-    moving, activations, logits, gathered = (
-        np.where(steps, 0.0, x) for x in (moving, activations, logits, gathered)
-    )
-    churned = moving + np.where(steps, 0.0, anew * grads)
-    nothing = np.zeros_like(stages.dense)
+    churned = moving + anew
+    if np.any(steps):
+        churned, moving, activations, logits, gathered = (
+            np.where(steps, 0.0, x) for x in (churned, moving, activations, logits, gathered)
+        )
+        optimizer, absent = optimizer + np.where(steps, step, 0.0), np.where(steps, 0.0, absent)
     by_category = {
         "params": weights,
-        "grads": np.where(steps, grads, grads - absent),
-        "optimizer": optimizer + np.where(steps, step, 0.0),
+        "grads": grads - absent,
+        "optimizer": optimizer,
         "activations": activations,
         "logits": logits,
         "communication": gathered,
-        "kv_cache": nothing,
-        "state": nothing,
+        "kv_cache": 0.0,
+        "state": 0.0,
         "allocator": habits.fragments * churned,
-        "framework": context_bytes(habits, cluster) + nothing,
+        "framework": context_bytes(habits, cluster),
     }
     # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
     # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
-    room = cluster.usable_bytes - sum(by_category.values())
-    kept = np.clip(room, 0.0, np.maximum(profile["allocator"] - habits.fragments, 0.0) * moving)
-    return Peaks(by_category, kept, steps)
+    whole = sum(by_category.values())
+    most = np.maximum(profile["allocator"] - habits.fragments, 0.0) * moving
+    kept = np.minimum(np.maximum(cluster.usable_bytes - whole, 0.0), most)
+    return Peaks(by_category, whole, kept, steps)
 
 
 def _logits(model: Model, work: Work, strategy: Strategy, profile: Profile, stages: Stages, live: Any) -> Any:
@@ -199,7 +203,7 @@ def _gathered(
     from the host where they wait there (FlatParamHandle.pre_unshard of PyTorch's FSDP).
     """
     if strategy.zero < 3:
-        return np.zeros_like(stages.dense)
+        return 0.0
     habits = profile.framework
     pipelined = over_classes(np.asarray(strategy.pp) > 1)
     whole = stages.dense + stages.expert
@@ -216,7 +220,7 @@ def _gathered(
         layer = over_classes(np.max(np.broadcast_arrays(*blocks), axis=0))
         at_once = 2.0 * ends + (width + 2.0 * sent) * layer
     else:
-        at_once = (2.0 * width + 2.0 * sent) * (stages.largest_dense + stages.largest_expert)
+        at_once = (2.0 * width + 2.0 * sent) * stages.largest
     stays = (width + habits.grad_sent_bytes * sent) * whole
     most = width * whole
     if habits.keeps_gathered:

@@ -126,7 +126,7 @@ class Places:
 
     def cut(self, part: IntArray) -> Places:
         """Those of some of the candidates."""
-        return Places(self.size, tuple(None if a is None else a[part] for a in self.at))
+        return Places(self.size, tuple(None if a is None else a.take(part) for a in self.at))
 
     def read(self, cost: Sum) -> Any:
         """The sum for each candidate, [n], or a number."""

@@ -83,7 +83,7 @@ class Where:
 
     def cut(self, part: IntArray) -> Where:
         """Those of some of the candidates."""
-        return Where(self.pair[part], self.dense[part], self.expert[part])
+        return Where(self.pair.take(part), self.dense.take(part), self.expert.take(part))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,15 +91,14 @@ class Stages:
     """Per candidate and stage class: `cost[name]` [n, C] for one microbatch, and what a class is.
 
     `cost` holds forward and backward seconds, bytes `saved` and the `floor` in seconds. `dense`, `expert`:
-    parameters a rank of the class holds (after tp, ep, etp), `largest_*` those of its largest layer,
-    `multiplicity` its ranks (0 is padding).
+    parameters a rank of the class holds (after tp, ep, etp), `largest` those of its largest layer where
+    ZeRO-3 gathers one at a time, `multiplicity` its ranks (0 is padding).
     """
 
     dense: Any
     expert: Any
     cost: dict[str, Array] = field(default_factory=dict)
-    largest_dense: Any = 0.0
-    largest_expert: Any = 0.0
+    largest: Any = 0.0
     offloaded: Any = 0.0  # bytes of a microbatch that go to the host and back
     staged: Any = 0.0  # bytes of the two layers on their way
     live: Any = 0.0  # bytes, the largest layer's working set
@@ -231,13 +230,17 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
         share = over_classes(offload.share(model.n_layers / np.asarray(strategy.pp, float)))
         offloaded = layers.summed("offloaded") * share
         staged = 2.0 * layers.largest("offloaded") * (np.asarray(share) > 0)
+    largest: Any = 0.0
+    if strategy.zero >= 3:
+        largest = lines.largest_dense.take(where.dense, axis=1) + lines.largest_expert.take(
+            where.expert, axis=1
+        )
     heads = (lines.counts[len(model.blocks) + 1] > 0) * 1.0
     return Stages(
         dense=lines.dense.take(where.dense, axis=1).T,
         expert=lines.expert.take(where.expert, axis=1).T,
         cost={name: layers.summed(name) for name in ("forward", "backward", "saved", "floor")},
-        largest_dense=lines.largest_dense.take(where.dense, axis=1).T,
-        largest_expert=lines.largest_expert.take(where.expert, axis=1).T,
+        largest=np.transpose(largest),
         offloaded=offloaded,
         staged=staged,
         live=layers.largest("live"),

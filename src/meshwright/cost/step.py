@@ -32,7 +32,7 @@ from meshwright.work import Work
 
 IntArray = npt.NDArray[np.int64]
 
-CHUNK = 8192  # candidates at a time: their arrays stay in the cache
+CHUNK = 16384  # candidates at a time: their arrays stay in the cache
 _TIMES = ("tp", "cp", "ep", "recompute", "host")  # read off the slowest stage's layers
 
 
@@ -159,13 +159,7 @@ def evaluate(
         done = _passed(*request, flat, tables, n)
         numbers = done.numbers
     else:
-        numbers = {}
-        for part, of_part in tables.parts():
-            done = _passed(*request, _cut(flat, part), of_part, len(part))
-            if not numbers:  # one block for all, which the system hands out in large pages
-                numbers = dict(zip(done.numbers, np.empty((len(done.numbers), n))))
-            for name, values in done.numbers.items():
-                numbers[name][part] = values
+        numbers = _in_parts(request, flat, tables, n)
     result = _evaluation(model, cluster, work, strategy.finetune, numbers, outer)
     if not (detail or operations):
         return result
@@ -198,6 +192,21 @@ def _terms(
     )  # fmt: skip
 
 
+def _in_parts(
+    request: tuple[Model, Cluster, Work, Profile], strategy: Strategy, tables: _Tables, n: int
+) -> dict[str, Any]:
+    """The numbers of n candidates, each [n], found part by part."""
+    numbers: dict[str, Any] = {}
+    for part, of_part in tables.parts():
+        found = _passed(*request, _cut(strategy, part), of_part, len(part)).numbers
+        if not numbers:  # one block for all, which the system hands out in large pages, full of zeros
+            numbers = dict(zip(found, np.zeros((len(found), n))))
+        for name, values in found.items():
+            if np.ndim(values) or values != 0.0:
+                numbers[name][part] = values
+    return numbers
+
+
 def _passed(
     model: Model, cluster: Cluster, work: Work, profile: Profile, strategy: Strategy, tables: _Tables, n: int
 ) -> _Pass:
@@ -212,17 +221,14 @@ def _passed(
     numbers, *within = _times(
         model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach, microbatches, n
     )
-    found = memory.peaks(
-        model, work, strategy, profile, per_rank, reach, plan, microbatches, cluster
-    )  # fmt: skip
-    classes = _Classes(per_rank.multiplicity)
-    held = {name: values if np.any(values) else 0.0 for name, values in found.by_category.items()}
-    fullest = classes.largest(sum(held.values()))
-    peak: Any = 0.0
-    for name in MEMORY_KEYS:
-        numbers[name] = fullest.of(held[name])
-        peak = peak + numbers[name]
-    numbers |= {"peak": peak, "kept": fullest.of(found.kept), "stage": fullest.of(per_rank.fullest_rank)}
+    found = memory.peaks(model, work, strategy, profile, per_rank, reach, plan, microbatches, cluster)
+    fullest = _Classes(per_rank.multiplicity).largest(found.whole)
+    own = {name: fullest.of(found.by_category[name]) for name in MEMORY_KEYS}
+    numbers |= own | {
+        "peak": sum(own.values()),
+        "kept": fullest.of(found.kept),
+        "stage": fullest.of(per_rank.fullest_rank),
+    }
     return _Pass(numbers, per_rank, microbatches, layers, fullest.chosen, *within)
 
 
@@ -275,7 +281,7 @@ def _times(
 
     piped = np.asarray(strategy.pp) > 1
     sends = (np.asarray(strategy.pp) - 1.0) * hops / 2.0
-    slow_forward, slow_backward = own("forward"), own("backward")
+    slow_forward, slow_backward = last.of(forward), last.of(backward)
     idle = plan.bubble(
         others("forward", slow_forward) + sends,
         others("backward", slow_backward) + sends,
@@ -348,22 +354,20 @@ class _Classes:
     """Picks among the stage classes of each candidate; `ranks` [n, C] is 0 where there is no such class."""
 
     def __init__(self, ranks: Any) -> None:
-        self.ranks = ranks
-        self.there = np.minimum(ranks, 1.0)
-        self.rows = np.arange(len(ranks))
+        self.shape = ranks.shape
+        self.padding = None if ranks.all() else ranks == 0.0
 
     def largest(self, values: Any) -> _Choice:
         """The class with the largest value (the first of equals); values are not negative."""
-        n, many = self.ranks.shape
-        values = np.broadcast_to(values, (n, many))
-        chosen = np.zeros(n, np.int64)
-        best = values[:, 0] * self.there[:, 0] + (self.there[:, 0] - 1.0)
+        n, many = self.shape
+        values = np.broadcast_to(values, self.shape)
+        if self.padding is not None:
+            values = np.where(self.padding, -1.0, values)
+        best, chosen = values[:, 0], np.zeros(n, np.int64)
         for c in range(1, many):
-            there = self.there[:, c]
-            value = values[:, c] * there + (there - 1.0)  # -1 where there is no such class
-            chosen = np.maximum(chosen, c * (value > best))
-            best = np.maximum(best, value)
-        return _Choice(chosen, chosen * n + self.rows, (n, many))
+            np.putmask(chosen, values[:, c] > best, c)
+            best = np.maximum(best, values[:, c])
+        return _Choice(chosen, chosen * n + np.arange(n), self.shape)
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,7 +427,7 @@ def flattened(record: Any, outer: tuple[int, ...]) -> Any:
 def _cut(strategy: Strategy, part: IntArray) -> Strategy:
     """Some of the candidates of a flat strategy."""
     arrays = {
-        f.name: getattr(strategy, f.name)[part]
+        f.name: getattr(strategy, f.name).take(part)
         for f in fields(strategy)
         if isinstance(getattr(strategy, f.name), np.ndarray)
     }
