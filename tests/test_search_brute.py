@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from meshwright import checks
 from meshwright.cost.rows import candidates, layer_table
-from meshwright.cost.step import evaluate
+from meshwright.cost.step import evaluate, shared
 from meshwright.hardware.cluster import parse
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.profiles.load import load
@@ -23,6 +23,7 @@ from meshwright.search.bounds import (
     held,
     memory_floor,
     seconds_of,
+    stage_bytes,
     time_floor,
 )
 from meshwright.search.plan import search
@@ -191,16 +192,19 @@ def test_nothing_fits_names_the_smallest_overshoot():
     vpp=st.sampled_from([1, 2]), ep=st.sampled_from([1, 2, 4]), zero=st.integers(0, 3),
     group=st.sampled_from([1, 2, 4, 8]), size=st.sampled_from([1, 2]), sparse=st.booleans(),
     recompute=st.sampled_from(["none", "full"]), precision=st.sampled_from(["bf16", "fp8"]),
+    schedule=st.sampled_from(["", "gpipe", "zb-1p", "zb-2p", "zb-v", "v-min", "dualpipe", "dualpipev"]),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
-def test_bounds_never_pass_the_model(tp, pp, cp, vpp, ep, zero, group, size, sparse, recompute, precision):
+def test_bounds_never_pass_the_model(
+    tp, pp, cp, vpp, ep, zero, group, size, sparse, recompute, precision, schedule
+):
     place = cluster(64, 70.0)
     profile = load(None, place.chip)
     model, work = (SPARSE if sparse else DENSE), Work(4096, 256, precision)
     strategy = Strategy(
         dp=64 // (tp * pp * cp), tp=tp, sp=tp > 1, pp=pp, vpp=vpp, cp=cp, ep=ep, zero=zero, zero_group=group,
-        schedule="interleaved-1f1b" if vpp > 1 else "1f1b", microbatch_size=size, recompute=recompute,
-        dispatcher="all-to-all",
+        schedule=schedule or ("interleaved-1f1b" if vpp > 1 else "1f1b"), microbatch_size=size,
+        recompute=recompute, dispatcher="all-to-all",
     )  # fmt: skip
     if any(d.severity == "error" for d in checks.run(model, place, work, strategy)):
         return
@@ -222,6 +226,9 @@ def test_bounds_never_pass_the_model(tp, pp, cp, vpp, ep, zero, group, size, spa
     assert memory_floor(Request(model, place, work, profile), held(model), strategy) <= found.peak_bytes * (
         1 + 1e-12
     )
+    rows = replace(strategy, **{name: np.array([getattr(strategy, name)]) for name in NUMBERS})
+    known = shared(model, place, work, rows, profile, candidates(rows, 1))
+    assert stage_bytes(known).least(request, rows)[0] <= found.peak_bytes * (1 + 1e-12)
 
 
 def test_equal_times_are_ranked_by_simplicity_and_twins_are_told():

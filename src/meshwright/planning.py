@@ -235,6 +235,7 @@ def _search(request: Request, wish: Wish, ask: Ask) -> Plan:
         nearest=None if found.nearest is None else done(found.nearest, 0),
         needs=found.needs,
         space=found.space.axes(),
+        left=found.space.left,
         pareto=tuple(_point(request, *one) for one in met),
     )
 

@@ -331,7 +331,7 @@ def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
     if plan.best is not None:
         body |= run_json(plan.best)
     if plan.space is not None:
-        body["space"] = plan.space
+        body |= {"space": plan.space, "left_alone": plan.left}
     shown: dict[str, Any] = plain(body)
     return envelope("plan", plan.model, plan.cluster, plan.work) | shown
 

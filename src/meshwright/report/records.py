@@ -204,6 +204,7 @@ class Plan:
     nearest: Estimate | None = None
     needs: str = ""
     space: dict[str, tuple[Any, ...]] | None = None
+    left: dict[str, str] | None = None  # what was not tried of a field, and why
     choices: tuple[Choice, ...] = ()
     pareto: tuple[Point, ...] = ()
     asked_pareto: bool = False

@@ -10,12 +10,17 @@ import numpy.typing as npt
 
 from meshwright.cost.adapters import state_widths
 from meshwright.cost.distinct import Candidates
-from meshwright.cost.memory import context_bytes
+from meshwright.cost.memory import context_bytes, microbatches_in_flight
 from meshwright.cost.rows import LayerTable, layer_table
+from meshwright.cost.schedule import load as load_schedule
+from meshwright.cost.stages import Layers, Stages
+from meshwright.cost.step import Shared
 from meshwright.hardware.records import Cluster
 from meshwright.model.params import block_params, embedding_params, head_params
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
+from meshwright.strategy.finetune import parse as parse_finetune
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -64,20 +69,77 @@ def memory_floor(request: Request, parameters: Held, strategy: Strategy) -> Any:
     data-parallel group, whatever the sharding group. Activations are left out.
     """
     s = strategy
-    width = state_widths(request.model, request.profile, s, request.work.options)
     stages = np.asarray(s.pp, float)
     dense = (parameters.sharded / np.asarray(s.tp) + parameters.replicated) / stages
     expert = parameters.expert / (np.asarray(s.ep, float) * s.etp * stages)
-    spread = np.maximum(np.asarray(s.dp, float) * s.cp * s.tp / (np.asarray(s.ep) * s.etp), 1.0)
-    group = np.asarray(s.zero_group, float)
+    states = _states(request, strategy, dense, expert, 1.0, 0)
+    return states + context_bytes(request.profile.framework, request.cluster)
+
+
+def _states(request: Request, strategy: Strategy, dense: Any, expert: Any, grads: Any, classes: int) -> Any:
+    """Bytes of weights, the share `grads` of the gradients, and optimizer state of a rank with such
+    parameters at least; the parameters have `classes` axes more than degrees."""
+    s = strategy
+    width = state_widths(request.model, request.profile, s, request.work.options)
+
+    def wide(value: Any) -> Any:
+        value = np.asarray(value, float)
+        return value.reshape(value.shape + (1,) * classes) if value.ndim else value
+
+    spread = np.maximum(wide(s.dp) * wide(s.cp) * wide(s.tp) / (wide(s.ep) * wide(s.etp)), 1.0)
+    group = wide(s.zero_group)
 
     def part(width: float, from_stage: int) -> Any:
         if s.zero >= from_stage:
             return width * (dense / group + expert / spread)
         return width * (dense + expert)
 
-    states = part(width.weight, 3) + part(width.grad, 2) + part(width.optimizer, 1)
-    return states + context_bytes(request.profile.framework, request.cluster)
+    return part(width.weight, 3) + grads * part(width.grad, 2) + part(width.optimizer, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class StageBytes:
+    """Of the rows of a table, for each stage class [n, C]: parameters of a rank, bytes that a microbatch
+    keeps there, and the rank that is fullest."""
+
+    dense: FloatArray
+    expert: FloatArray
+    saved: FloatArray
+    rank: FloatArray
+
+    def at(self, part: Any) -> StageBytes:
+        """Some of the rows."""
+        return StageBytes(self.dense[part], self.expert[part], self.saved[part], self.rank[part])
+
+    def least(self, request: Request, strategy: Strategy) -> FloatArray:
+        """Bytes that the fullest rank holds at least, [n]: the states of `memory_floor` by the stages' own
+        parameters, with what the microbatches in flight keep when backward begins.
+
+        Left out: working sets, logits, what is gathered. Gradients that each backward makes anew may not be
+        there yet; what is offloaded, or kept by adapters, is not counted.
+        """
+        s, habits = strategy, request.profile.framework
+        plan = load_schedule(s.schedule)
+        held = plan.PARAMETERS_HELD
+        states = _states(request, s, held * self.dense, held * self.expert, float(habits.keeps_grads), 1)
+        states = states + context_bytes(habits, request.cluster)
+        if not parse_offload(s.offload).any and not parse_finetune(s.finetune).frozen:
+            microbatches = request.work.global_batch_size / (np.asarray(s.dp, float) * s.microbatch_size)
+            ranks = Stages(self.dense, self.expert, fullest_rank=self.rank)
+            under_way = np.maximum(microbatches_in_flight(s, ranks, plan, microbatches), 1.0)
+            states = states + (1.0 + habits.fragments) * self.saved * under_way
+        return np.asarray(states.max(-1) * ROUNDED)
+
+
+def stage_bytes(known: Shared) -> StageBytes:
+    """What the rows of `known` hold by stage class."""
+    lines, where, table = known.lines, known.where, known.layers
+    return StageBytes(
+        dense=lines.dense.take(where.dense, axis=1).T,
+        expert=lines.expert.take(where.expert, axis=1).T,
+        saved=Layers(lines, where, table, table.grid.places).summed("saved"),
+        rank=lines.fullest_rank.take(where.pair, axis=1).T,
+    )
 
 
 def time_floor(busy_s: Any, work: Work, strategy: Strategy) -> Any:

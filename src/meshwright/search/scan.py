@@ -14,9 +14,10 @@ from meshwright.checks.layout import ShardGroup
 from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.flops import model_flops
-from meshwright.cost.rows import candidates
+from meshwright.cost.rows import candidates, layer_table
 from meshwright.cost.schedule import load as load_schedule
-from meshwright.cost.step import evaluate, shared
+from meshwright.cost.stages import pipelines
+from meshwright.cost.step import Shared, evaluate
 from meshwright.search.bounds import (
     Held,
     Request,
@@ -25,6 +26,7 @@ from meshwright.search.bounds import (
     held,
     memory_floor,
     seconds_of,
+    stage_bytes,
     time_floor,
 )
 from meshwright.search.legal import REASONS, Rows, joined, legal, rows
@@ -32,6 +34,7 @@ from meshwright.search.necessity import TECHNIQUES, does_without
 from meshwright.search.ranking import SAME, Candidate, axes_used, ranked
 from meshwright.search.space import IntArray, Mask, Space, Words
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.stages import layout_of
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -305,7 +308,6 @@ def _scan_round(
     times = np.concatenate([family.times[part] for family, part in zip(families, parts)])
     degrees = some.degrees(space)
     chosen: list[tuple[Shard, IntArray]] = []
-    kept = np.zeros(len(some), bool)
     start = 0
     for family, part in zip(families, parts):
         own = np.arange(start, start + len(part))
@@ -316,31 +318,72 @@ def _scan_round(
                 continue
             strategy = _strategies(space, shard, recompute, degrees, some, mine)
             bytes_floor = np.broadcast_to(memory_floor(r, limits.parameters, strategy), mine.shape)
-            # What cannot fit still matters while it may be the nearest miss of a search without plans.
-            hopeless = bytes_floor > found.capacity_bytes
-            if found.feasible == 0:
-                hopeless &= bytes_floor >= (found.nearest.peak_bytes if found.nearest else np.inf)
+            hopeless = _hopeless(found, bytes_floor)
             found.bounded[NO_MEMORY] += int(hopeless.sum())
             mine = mine[~hopeless]
-            kept[mine] = True
             chosen.append((shard, mine))
-    if not kept.any():
-        return
-    union, at = np.flatnonzero(kept), np.cumsum(kept) - 1  # rows of the tables, and each row's place there
-    every = _strategies(space, _hiding(families).shards[0], recompute, degrees, some, union)
-    known = shared(r.model, r.cluster, r.work, every, r.profile, candidates(every, len(union)))
-    floor = np.zeros(len(some))
-    floor[union] = times[union] * seconds_of(known.layers)
-    for shard, mine in chosen:
-        strategy = _strategies(space, shard, recompute, degrees, some, mine)
-        slow = floor[mine] > _threshold(found, strategy, limits)
-        found.bounded[NO_TIME] += int(slow.sum())
-        mine = mine[~slow]
-        if len(mine):
+    for known, at, alike in _tables(r, space, recompute, degrees, some, chosen):
+        floors = seconds_of(known.layers)
+        ranks = stage_bytes(known)
+        for shard, mine in alike:
             strategy = _strategies(space, shard, recompute, degrees, some, mine)
-            tables = known.cut(at[mine])
-            evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile, known=tables)
-            _absorb(found, strategy, evaluation, limits)
+            floor = times[mine] * (floors[at[mine]] if np.ndim(floors) else floors)
+            slow = floor > _threshold(found, strategy, limits)
+            found.bounded[NO_TIME] += int(slow.sum())
+            mine = mine[~slow]
+            if not len(mine):
+                continue
+            strategy = _strategies(space, shard, recompute, degrees, some, mine)
+            hopeless = _hopeless(found, ranks.at(at[mine]).least(r, strategy))
+            found.bounded[NO_MEMORY] += int(hopeless.sum())
+            mine = mine[~hopeless]
+            if len(mine):
+                strategy = _strategies(space, shard, recompute, degrees, some, mine)
+                tables = known.cut(at[mine])
+                evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile, known=tables)
+                _absorb(found, strategy, evaluation, limits)
+
+
+def _hopeless(found: Scan, bytes_floor: FloatArray) -> Mask:
+    """What cannot fit. It still matters while it may be the nearest miss of a search without plans."""
+    hopeless = bytes_floor > found.capacity_bytes
+    if found.feasible == 0:
+        hopeless &= bytes_floor >= (found.nearest.peak_bytes if found.nearest else np.inf)
+    return hopeless
+
+
+def _tables(
+    r: Request,
+    space: Space,
+    recompute: str,
+    degrees: dict[str, IntArray],
+    some: Rows,
+    chosen: list[tuple[Shard, IntArray]],
+) -> Iterator[tuple[Shared, IntArray, list[tuple[Shard, IntArray]]]]:
+    """The tables of a round's rows: of layers once for all schedules that hide the same traffic, of stages
+    once for those among them that lay stages alike; each with the place of every row in it."""
+
+    def union(parts: list[tuple[Shard, IntArray]]) -> tuple[IntArray, IntArray, Strategy]:
+        kept = np.zeros(len(some), bool)
+        for _, mine in parts:
+            kept[mine] = True
+        rows = np.flatnonzero(kept)
+        return rows, np.cumsum(kept) - 1, _strategies(space, parts[0][0], recompute, degrees, some, rows)
+
+    for hides in (False, True):
+        same = [part for part in chosen if hides == load_schedule(part[0].words.schedule).JOINED]
+        if not any(len(mine) for _, mine in same):
+            continue
+        rows, at, every = union(same)
+        layers = layer_table(r.model, r.cluster, r.work, every, r.profile, candidates(every, len(rows)))
+        by_layout: dict[str, list[tuple[Shard, IntArray]]] = {}
+        for part in same:
+            if len(part[1]):
+                by_layout.setdefault(layout_of(part[0].words.schedule), []).append(part)
+        for alike in by_layout.values():
+            rows, own, every = union(alike)
+            lines, where = pipelines(r.model, r.work, every, candidates(every, len(rows)))
+            yield Shared(layers.cut(at[rows]), lines, where, every.schedule), own, alike
 
 
 def _strategies(

@@ -7,7 +7,7 @@ without cp no cp_method, with one rank of dp x cp no ZeRO, without a pipeline no
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -23,7 +23,7 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.search.derive import group_size
 from meshwright.search.given import Between, read_choices
-from meshwright.search.words import chosen
+from meshwright.search.words import PLAIN, chosen, left
 from meshwright.strategy.placement import AXES
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import most_virtual_stages
@@ -82,6 +82,8 @@ class Space:
     has_size: Mask
     words: dict[str, tuple[Any, ...]]
     zero_under_pipeline: int = 3  # the highest stage with pp > 1 that the target has
+    unpiped: str = ""  # a schedule that the target lacks: it stands for plans without a pipeline alone
+    left: dict[str, str] = field(default_factory=dict)  # what is not tried of a field, and why
 
     def __len__(self) -> int:
         rows = self.has_vpp.sum(1) * self.has_experts.sum(1) * self.has_size.sum(1)
@@ -125,6 +127,8 @@ class Space:
                 suits[i] = (vpp == 2) if word in TWO_CHUNKS else (vpp > 1)
         suits[0] |= ~suits.any(axis=0)  # rows that no word suits are rejected once, not left out
         kept = suits[w["schedule"].index(words.schedule)]
+        if words.schedule == self.unpiped:
+            kept = kept & (d["pp"] == 1)
         if words.sp != min(w["sp"]):
             kept = kept & (d["tp"] > 1)
         if words.cp_method != w["cp_method"][0]:
@@ -173,9 +177,13 @@ def build(
     etp: divisors of an expert's width; microbatch_size: `sizes`. A `target` takes out what that framework
     cannot express. Raises InputError for unreadable fields and for those of which nothing is left.
     """
-    words, numbers = chosen(read_choices(fixed), model, work, profile, target)
-    space = _blocks(model, cluster, work, numbers, words)
-    return replace(space, zero_under_pipeline=target.zero_under_pipeline) if target else space
+    choices = read_choices(fixed)
+    words, numbers = chosen(choices, model, work, profile, target)
+    space = replace(_blocks(model, cluster, work, numbers, words), left=left(choices))
+    if target is None:
+        return space
+    unpiped = "" if target.allows("schedule", PLAIN) else PLAIN
+    return replace(space, zero_under_pipeline=target.zero_under_pipeline, unpiped=unpiped)
 
 
 def sizes(work: Work) -> list[int]:

@@ -19,13 +19,18 @@ from meshwright.strategy.targets import Target
 from meshwright.work import Work
 
 Values = dict[str, tuple[Any, ...]]
+PLAIN = "1f1b"
 
-# Fields that are part of what is trained, or of what the framework is, and why a search leaves them alone.
-GIVEN = {
-    "optimizer": "it decides what is trained, not where; list values to compare them",
-    "finetune": "it decides what is trained, not where; list values to compare them",
-    "moe_balance": "it decides how experts are trained, not where; list values to compare them",
-    "dispatcher": "the framework's habit, which its efficiency numbers were measured with",
+# Fields of which a search tries less than there is, and why; each can be listed, or asked for with `any`.
+LEFT = {
+    "schedule": "1F1B with and without interleaving, which every framework's pipeline has; any: all ten",
+    "recompute": "what the framework's recipes use; any: each module alone and every second layer too",
+    "offload": "host memory is a last resort; any: optimizer, parameters, activations and experts",
+    "placement": "tensor-parallel traffic innermost, pipeline outermost; any: all orders of the axes",
+    "optimizer": "it decides what is trained, not where",
+    "finetune": "it decides what is trained, not where",
+    "moe_balance": "it decides how experts are trained, not where",
+    "dispatcher": "the framework's own, which its efficiency numbers were measured with",
     "layers_per_stage": "balanced over the stages, embedding and head counted as work",
 }
 
@@ -124,11 +129,18 @@ def chosen(
         for name, values in words.items():
             kept = tuple(v for v in values if target.allows(name, v))
             words[name] = kept or target.fields.get(name, values)[:1]
+        if PLAIN not in words["schedule"]:  # the word of plans without a pipeline
+            words["schedule"] = (PLAIN, *words["schedule"])
         for name in ("vpp", "etp", "ep", "cp", "pp", "tp"):
             if name in target.fields:
                 wanted = numbers.get(name)
                 numbers[name] = tuple(v for v in target.fields[name] if wanted is None or within(v, wanted))
     return words, numbers
+
+
+def left(choices: Values) -> dict[str, str]:
+    """What is left alone of fields that nobody gave, and why."""
+    return {field: because for field, because in LEFT.items() if field not in choices}
 
 
 def within(value: int, choices: tuple[Any, ...]) -> bool:

@@ -181,6 +181,8 @@ def _space(found: Plan) -> Table:
     table = Table(title="space", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
     for axis, values in (found.space or {}).items():
         table.add_row(axis, ", ".join(str(v) for v in values))
+    for axis, because in (found.left or {}).items():
+        table.add_row(f"not all of {axis}", because)
     return table
 
 
