@@ -53,7 +53,7 @@ class Groups:
     sides: tuple[Side, ...]
     classes: int | None = None  # how many of the stage classes these candidates have; None: all
 
-    def cut(self, part: IntArray, classes: int) -> Groups:
+    def cut(self, part: IntArray, classes: int | None = None) -> Groups:
         """For some of the candidates, which have no more than so many classes."""
         return Groups(tuple(replace(side, at=side.at.take(part)) for side in self.sides), classes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +27,7 @@ from meshwright.strategy.offload import Offload
 from meshwright.strategy.placement import Span
 from meshwright.strategy.recompute import Recompute
 
+Price = tuple[Operation, Any]  # with exposed seconds of a message, or `Passes`
 NO_OFFLOAD = Offload("none")
 COMPILED = frozenset({"compile", "unsloth"})  # switches that replace plain tensor operations by fused kernels
 FUSED_NORMS = frozenset({"fused-kernels"})  # switches that fuse norms alone
@@ -152,6 +154,37 @@ def layer_cost(
     whole: bool = False,
 ) -> LayerCost:
     """Sum `ops` under a recompute word; `whole`: the layer keeps only its boundary and runs forward twice."""
+    prices = priced(ops, words, spans, chip, profile, options)
+    return summed(prices, chip, profile, recompute, options, offload, whole=whole)
+
+
+def priced(
+    ops: tuple[Operation, ...],
+    words: Words,
+    spans: dict[str, Span],
+    chip: Chip,
+    profile: Profile,
+    options: frozenset[str],
+) -> Iterator[Price]:
+    """Each operation with what it takes: the exposed seconds of a message, the passes of any other."""
+    for op in ops:
+        if isinstance(op, Message):
+            yield op, exposed(op, spans, chip, profile, options)
+        else:
+            yield op, started(passes(op, words, chip, profile), chip)
+
+
+def summed(
+    prices: Iterable[Price],
+    chip: Chip,
+    profile: Profile,
+    recompute: Recompute,
+    options: frozenset[str],
+    offload: Offload = NO_OFFLOAD,
+    *,
+    whole: bool = False,
+) -> LayerCost:
+    """`layer_cost` of operations that are priced already: no price depends on recompute or offload."""
     totals: dict[str, Any] = dict.fromkeys(FIELDS, 0.0)
     boundary: Any = 0.0
     kernels_forward: Any = 0.0
@@ -162,10 +195,10 @@ def layer_cost(
     first_norm = True
     habits = profile.framework
     eager = habits.eager and not options & COMPILED
-    for op in ops:
+    for op, price in prices:
         again = whole or is_recomputed(op.module, recompute)
         if isinstance(op, Message):
-            seconds = exposed(op, spans, chip, profile, options)
+            seconds = price
             axis = "tp" if op.axis == "etp" else op.axis
             buffers = np.maximum(buffers, op.buffer)
             totals[f"{axis}_forward"] = totals[f"{axis}_forward"] + op.forward * seconds
@@ -173,7 +206,7 @@ def layer_cost(
                 totals[f"{axis}_backward"] + (op.backward + (op.forward if again else 0.0)) * seconds
             )
             continue
-        cost: Passes = started(passes(op, words, chip, profile), chip)
+        cost: Passes = price
         totals["forward"] = totals["forward"] + cost.forward
         totals["backward_input"] = totals["backward_input"] + cost.backward_input
         totals["backward_weight"] = totals["backward_weight"] + cost.backward_weight

@@ -7,7 +7,9 @@ candidates read each sum by index. One plan is a grid of one point.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,14 +18,15 @@ import numpy.typing as npt
 from meshwright.cost import schedule
 from meshwright.cost.adapters import adapted_products
 from meshwright.cost.distinct import Axis, Candidates, Distinct, Values, axis
-from meshwright.cost.layer import NO_OFFLOAD, LayerCost, layer_cost
+from meshwright.cost.layer import NO_OFFLOAD, LayerCost, Price, priced, summed
 from meshwright.cost.layers import ends, operations, shared_operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
-from meshwright.hardware.records import Cluster
+from meshwright.hardware.records import Chip, Cluster
 from meshwright.model.params import mtp_blocks
 from meshwright.model.records import Model
 from meshwright.profiles.records import Number, Profile
 from meshwright.strategy.finetune import parse as parse_finetune
+from meshwright.strategy.offload import Offload
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span, spans
 from meshwright.strategy.recompute import Recompute, parse
@@ -188,6 +191,56 @@ def tokens_of(work: Work, strategy: Strategy) -> Any:
     return strategy.microbatch_size * work.seq_len / strategy.cp
 
 
+@dataclass(frozen=True, slots=True)
+class LayerPrices:
+    """What the operations of all layers take on a grid: a table under any recompute and offload word is sums
+    of it. `columns` are (name, its priced operations, whether words speak of it, how many the model has)."""
+
+    grid: Grid
+    on_grid: Strategy
+    columns: tuple[tuple[str, Callable[[], Iterable[Price]], bool, int], ...]
+    n_layers: int
+    chip: Chip
+    profile: Profile  # with the axes of the grid
+    options: frozenset[str]
+
+    def table(self, strategy: Strategy) -> LayerTable:
+        """The layers under the recompute and offload words of `strategy`."""
+        recompute, size = parse(strategy.recompute), self.grid.size
+        share = _whole_share(self.n_layers, recompute, self.on_grid)
+        rows: dict[str, LayerCost] = {}
+        sums: dict[str, list[Any]] = {name: [] for name in SUMS}
+        whole: dict[str, Any] = dict.fromkeys(WHOLE, 0.0)
+        for name, prices, is_layer, times in self.columns:
+            again = share if is_layer else 0.0
+            word = recompute if is_layer else replace(recompute, modules=frozenset())
+            offload = parse_offload(strategy.offload) if is_layer else NO_OFFLOAD
+            parts = [
+                (part, self._row(prices(), word, offload, whole=is_whole))
+                for part, is_whole in ((1.0 - again, False), (again, True))
+                if np.ndim(part) or part > 0.0
+            ]
+            rows[name] = parts[0][1]
+            for key, fields in SUMS.items():
+                total: Any = 0.0
+                for part, row in parts:
+                    total = total + part * sum(getattr(row, field) for field in fields)
+                if key in whole:
+                    whole[key] = whole[key] + times * total
+                if name != "mtp":
+                    sums[key].append(total)
+                elif times:  # these layers always stand beside the head: one column for both
+                    head = sums[key][-1]
+                    sums[key][-1] = np.maximum(head, total) if key == "live" else head + times * total
+        every_layer = {key: _sum(total, size) for key, total in whole.items()}
+        columns_of = {key: tuple(_sum(total, size) for total in totals) for key, totals in sums.items()}
+        return LayerTable(self.grid, columns_of, every_layer, rows)
+
+    def _row(self, prices: Iterable[Price], word: Recompute, offload: Offload, *, whole: bool) -> LayerCost:
+        row = summed(prices, self.chip, self.profile, word, self.options, offload, whole=whole)
+        return row.with_reference() if parse_finetune(self.on_grid.finetune).pairs else row
+
+
 def layer_table(
     model: Model,
     cluster: Cluster,
@@ -201,46 +254,43 @@ def layer_table(
     """The layers of all candidates of `strategy` under its words; `many` holds its degrees. `every`:
     each of their shapes (tp, cp, microbatch_size) with each of their pairs (ep, etp).
     """
-    recompute = parse(strategy.recompute)
-    grid = _grid(work, strategy, profile, recompute, many, every=every)
+    return layer_prices(model, cluster, work, strategy, profile, many, every=every).table(strategy)
+
+
+def layer_prices(
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    strategy: Strategy,
+    profile: Profile,
+    many: Candidates,
+    *,
+    recomputes: Sequence[str] = (),
+    every: bool = False,
+) -> LayerPrices:
+    """What the operations of the candidates of `strategy` take. They are priced once and kept where tables
+    under several `recomputes` are wanted, else as they are summed."""
+    asked = [parse(word) for word in recomputes or (strategy.recompute,)]
+    by_stage = any(not word.is_full and bool(word.every or word.layers) for word in asked)
+    grid = _grid(work, strategy, profile, many, by_stage=by_stage, every=every)
     on_grid = replace(strategy, **{k: v for k, v in grid.values.items() if k != "tokens"})
     reach = _reach(cluster, on_grid)
     if np.ndim(work.seq_len):
         work = replace(work, seq_len=_first_axis(work.seq_len))
     profile = with_axes(profile, len(AXES) - 1)
     words, options = words_of(work, strategy, profile), switches(work, strategy)
-    share = _whole_share(model, recompute, on_grid)
-    rows: dict[str, LayerCost] = {}
-    sums: dict[str, list[Any]] = {name: [] for name in SUMS}
-    whole: dict[str, Any] = dict.fromkeys(WHOLE, 0.0)
-    tokens = grid.values.get("tokens", tokens_of(work, on_grid))
-    shape, pairs = shape_on(work, on_grid, tokens), parse_finetune(strategy.finetune).pairs
-    for name, ops, is_layer, times in columns(model, shape, words):
-        word = recompute if is_layer else replace(recompute, modules=frozenset())
-        offload = parse_offload(strategy.offload) if is_layer else NO_OFFLOAD
-        again = share if is_layer else 0.0
-        parts: list[tuple[Any, LayerCost]] = []
-        for part, is_whole in ((1.0 - again, False), (again, True)):
-            if np.ndim(part) or part > 0.0:
-                row = layer_cost(
-                    ops, words, reach, cluster.chip, profile, word, options, offload, whole=is_whole
-                )
-                parts.append((part, row.with_reference() if pairs else row))
-        rows[name] = parts[0][1]
-        for key, fields in SUMS.items():
-            total: Any = 0.0
-            for part, row in parts:
-                total = total + part * sum(getattr(row, field) for field in fields)
-            if key in whole:
-                whole[key] = whole[key] + times * total
-            if name != "mtp":
-                sums[key].append(total)
-            elif times:  # these layers always stand beside the head: one column for both
-                head = sums[key][-1]
-                sums[key][-1] = np.maximum(head, total) if key == "live" else head + times * total
-    every_layer = {key: _sum(total, grid.size) for key, total in whole.items()}
-    columns_of = {key: tuple(_sum(total, grid.size) for total in totals) for key, totals in sums.items()}
-    return LayerTable(grid, columns_of, every_layer, rows)
+    shape = shape_on(work, on_grid, grid.values.get("tokens", tokens_of(work, on_grid)))
+
+    def prices(ops: tuple[Operation, ...]) -> Callable[[], Iterable[Price]]:
+        if len(asked) == 1:
+            return partial(priced, ops, words, reach, cluster.chip, profile, options)
+        kept = tuple(priced(ops, words, reach, cluster.chip, profile, options))
+        return lambda: kept
+
+    found = tuple(
+        (name, prices(ops), is_layer, times) for name, ops, is_layer, times in columns(model, shape, words)
+    )
+    return LayerPrices(grid, on_grid, found, model.n_layers, cluster.chip, profile, options)
 
 
 def columns(model: Model, shape: Shape, words: Words) -> list[tuple[str, tuple[Operation, ...], bool, int]]:
@@ -289,7 +339,7 @@ def candidates(strategy: Strategy, n: int) -> Candidates:
 
 
 def _grid(
-    work: Work, strategy: Strategy, profile: Profile, recompute: Recompute, many: Candidates, *, every: bool
+    work: Work, strategy: Strategy, profile: Profile, many: Candidates, *, by_stage: bool, every: bool
 ) -> Grid:
     """The grid of the candidates' axes, or their own points."""
     own = ("tp", "cp", "ep", "etp", "microbatch_size", "dp", "pp")
@@ -298,7 +348,6 @@ def _grid(
     if not _stage_blind(strategy):
         return _points(many.distinct(*own))
     experts = many.distinct("ep", "etp")
-    by_stage = not recompute.is_full and (recompute.every or recompute.layers)
     shape = ("tp", "cp", "microbatch_size", *(("pp",) if by_stage else ()))
     shapes = many.distinct(*shape)
     tokens = axis(shapes.values["microbatch_size"] * work.seq_len / shapes.values["cp"], len(shapes))
@@ -367,12 +416,12 @@ def _reach(cluster: Cluster, on_grid: Strategy) -> dict[str, Span]:
     return attention | {name: experts[name] for name in ("ep", "etp")}
 
 
-def _whole_share(model: Model, recompute: Recompute, on_grid: Strategy) -> Any:
+def _whole_share(n_layers: int, recompute: Recompute, on_grid: Strategy) -> Any:
     """Share of layers that is recomputed whole (between 0 and 1 only under every:N and layers:N)."""
     if recompute.is_full:
         return 1.0
     if recompute.every or recompute.layers:
-        return recompute.full_share(model.n_layers / np.asarray(on_grid.pp))
+        return recompute.full_share(n_layers / np.asarray(on_grid.pp))
     return 0.0
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -16,7 +16,15 @@ from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
 from meshwright.cost.groups import Groups, groups
 from meshwright.cost.memory_by_stage import by_stage
-from meshwright.cost.rows import LayerTable, Places, candidates, layer_table, numbers_vary, with_axes
+from meshwright.cost.rows import (
+    LayerPrices,
+    LayerTable,
+    Places,
+    candidates,
+    layer_prices,
+    numbers_vary,
+    with_axes,
+)
 from meshwright.cost.schedule import Schedule
 from meshwright.cost.stages import Layers, Pipelines, Stages, Where, over_classes, pipelines, stage_costs
 from meshwright.cost.terms import Term
@@ -50,16 +58,31 @@ def numbers_over_classes(profile: Profile) -> Profile:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What strategies share that differ only in schedule and ZeRO: tables of layers and of stages."""
+    """What strategies share that differ only in words for schedule and ZeRO: tables of layers and of stages.
+
+    `prices` makes tables of layers for other recompute words. `sent` is what they exchange, where that was
+    found out for one schedule and ZeRO stage (see `exchanging`).
+    """
 
     layers: LayerTable
     lines: Pipelines
     where: Where
     schedule: str  # that the tables were made for
+    prices: LayerPrices
+    sent: Groups | None = None
 
     def cut(self, part: IntArray) -> Shared:
-        """The same for some of the strategies."""
-        return replace(self, layers=self.layers.cut(part), where=self.where.cut(part))
+        """The same for some of the strategies, in any order."""
+        sent = self.sent.cut(part) if self.sent else None
+        return replace(self, layers=self.layers.cut(part), where=self.where.cut(part), sent=sent)
+
+    def exchanging(
+        self, model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile
+    ) -> Shared:
+        """The same with what the strategies exchange under the schedule and ZeRO words of `strategy`."""
+        many = candidates(strategy, len(self.where.pair))
+        known = self.laid(model, work, strategy, many)
+        return replace(known, sent=_sent(model, cluster, work, strategy, profile, known, many))
 
     def laid(self, model: Model, work: Work, strategy: Strategy, many: Candidates) -> Shared:
         """The same with stages laid as the schedule of `strategy` wants them."""
@@ -70,12 +93,35 @@ class Shared:
 
 
 def shared(
-    model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile, many: Candidates
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    strategy: Strategy,
+    profile: Profile,
+    many: Candidates,
+    recomputes: Sequence[str] = (),
 ) -> Shared:
-    """The tables of the strategies whose degrees `many` holds, each in one row."""
+    """The tables of the strategies whose degrees `many` holds, each in one row, for its own recompute word or
+    to be asked for several."""
     lines, where = pipelines(model, work, strategy, many)
-    table = layer_table(model, cluster, work, strategy, profile, many)
-    return Shared(table, lines, where, strategy.schedule)
+    prices = layer_prices(model, cluster, work, strategy, profile, many, recomputes=recomputes)
+    return Shared(prices.table(strategy), lines, where, strategy.schedule, prices)
+
+
+def _sent(
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    strategy: Strategy,
+    profile: Profile,
+    known: Shared,
+    many: Candidates,
+) -> Groups:
+    """What the flat candidates exchange and update once."""
+    lines = known.lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
+    trained = trained_share(model, strategy.finetune)
+    by_class = numbers_over_classes(profile)
+    return groups(cluster, work, strategy, by_class, lines, known.where, many, trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +196,7 @@ def evaluate(
         known = shared(model, cluster, flat_work, flat, profile, many)
     known = known.laid(model, flat_work, flat, many)
     lines = known.lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
-    trained = trained_share(model, strategy.finetune)
-    sent = groups(cluster, flat_work, flat, by_class, lines, known.where, many, trained)
+    sent = known.sent or _sent(model, cluster, flat_work, flat, profile, known, many)
     tables = _Tables(known.layers, lines, sent, known.layers.grid.places, known.where)
     request = (model, cluster, flat_work, by_class)
     whole = n <= CHUNK or numbers_vary(profile) or np.ndim(work.seq_len) or np.ndim(work.global_batch_size)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, repeat
+from itertools import chain, groupby, repeat
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,10 +15,9 @@ from meshwright.checks.layout import ShardGroup
 from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.flops import model_flops
-from meshwright.cost.rows import candidates, layer_table
+from meshwright.cost.rows import candidates
 from meshwright.cost.schedule import load as load_schedule
-from meshwright.cost.stages import pipelines
-from meshwright.cost.step import Shared, evaluate
+from meshwright.cost.step import Shared, evaluate, shared
 from meshwright.search.bounds import (
     Held,
     Request,
@@ -34,7 +34,6 @@ from meshwright.search.necessity import TECHNIQUES, does_without
 from meshwright.search.ranking import SAME, Candidate, axes_used, ranked
 from meshwright.search.space import IntArray, Mask, Space, Words
 from meshwright.strategy.records import Strategy
-from meshwright.strategy.stages import layout_of
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -136,17 +135,14 @@ def scans(
         Limits(held(r.model), _flops(r, space), top, techniques, slack, bar) for r, top, techniques in asked
     ]
     every = list(space.layer_words())
-    recomputes = space.words["recompute"]
-    steps = len(every) * len(recomputes)
     for i, (constant, sp, cp_method) in enumerate(every):
-        words = Words("", sp, cp_method, 0, 1, "", constant)
+        words = Words("", sp, cp_method, 0, 1, "none", constant)
         families = list(_families(asked[0][0], space, words, found[0]))
-        floors = [_floors(a[0], space, families, x) if families else [] for a, x in zip(asked, limits)]
-        for j, recompute in enumerate(recomputes):
-            for (request, _, _), floor, into, limit in zip(asked, floors, found, limits):
-                _scan_layers(request, space, families, recompute, floor, into, limit)
-            if progress is not None:
-                progress(i * len(recomputes) + j + 1, steps)
+        for (request, _, _), into, limit in zip(asked, found, limits):
+            if families:
+                _scan_families(request, space, families, into, limit)
+        if progress is not None:
+            progress(i + 1, len(every))
     for one in found:
         one.rejected, one.bounded = +one.rejected, +one.bounded
     return found
@@ -240,39 +236,58 @@ def _present(places: list[IntArray], size: int) -> IntArray:
     return np.flatnonzero(seen)
 
 
-def _scan_layers(
-    request: Request,
-    space: Space,
-    families: list[Family],
-    recompute: str,
-    floors: list[FloatArray],
-    found: Scan,
-    limits: Limits,
+def _scan_families(
+    request: Request, space: Space, families: list[Family], found: Scan, limits: Limits
 ) -> None:
-    """All strategies under one recompute word: time floors first, then the most promising in rounds."""
-    left = [np.arange(len(floor)) for floor in floors]
+    """All strategies of some families: time floors first, then the most promising in rounds."""
+    floors = _floors(request, space, families, limits)
+    left: list[IntArray] = []
+    for family, floor in zip(families, floors):
+        near = np.flatnonzero(floor <= _bars(found, space, family, limits).highest)
+        _count_slow(found, space, family, near)
+        left.append(near[np.argsort(floor[near])])
     for size in chain(ROUNDS, repeat(ROUNDS[-1])):
         parts = []
         for i, (family, floor) in enumerate(zip(families, floors)):
-            words = replace(family.words, recompute=recompute)
-            near = floor[left[i]] <= _bars(found, space, family, words, left[i], limits)
-            far = left[i][~near]
-            found.bounded[NO_TIME] += int(family.weight.take(family.pair[far]).sum())
-            left[i] = left[i][near]
-            if size == ROUNDS[0]:
-                left[i] = left[i][np.argsort(floor[left[i]], kind="stable")]
-            parts.append(left[i][:size])
-            left[i] = left[i][size:]
+            near = left[i][floor[left[i]] <= _bars(found, space, family, limits).of(family, left[i])]
+            _count_slow(found, space, family, near, left[i])
+            parts.append(near[:size])
+            left[i] = near[size:]
         if not any(len(part) for part in parts):
             return
-        _scan_round(request, space, families, recompute, parts, found, limits)
+        _scan_round(request, space, families, parts, found, limits)
 
 
-def _bars(
-    found: Scan, space: Space, family: Family, words: Words, part: IntArray, limits: Limits
-) -> FloatArray | float:
-    """Seconds above which no ZeRO word makes a row useful, [part] or one number: `_threshold` on the axes."""
-    words = replace(words, zero=min(zero for zero, _ in space.shards()))
+def _count_slow(
+    found: Scan, space: Space, family: Family, kept: IntArray, rows: IntArray | slice = slice(None)
+) -> None:
+    """Count the strategies of some rows of the family that are not among the `kept` ones."""
+    cut = family.weight.take(family.pair[rows]).sum() - family.weight.take(family.pair[kept]).sum()
+    found.bounded[NO_TIME] += int(cut) * len(space.words["recompute"])
+
+
+@dataclass(frozen=True, slots=True)
+class Bars:
+    """Seconds above which a row is useful under no ZeRO word: the larger of what its (block, vpp), [b * v],
+    and its expert degrees, [e], allow."""
+
+    by_pair: FloatArray
+    by_experts: FloatArray
+
+    @property
+    def highest(self) -> float:
+        """The highest of all."""
+        return float(max(self.by_pair.max(), self.by_experts.max()))
+
+    def of(self, family: Family, rows: IntArray) -> FloatArray:
+        """Of some rows."""
+        experts = family.rows.experts.take(rows)
+        return np.maximum(self.by_pair.take(family.pair.take(rows)), self.by_experts.take(experts))
+
+
+def _bars(found: Scan, space: Space, family: Family, limits: Limits) -> Bars:
+    """`_threshold` on the axes, for the words that do without most."""
+    words = replace(family.words, recompute="none", zero=min(zero for zero, _ in space.shards()))
     outer = {name: np.broadcast_to(x[:, None], space.has_vpp.shape) for name, x in space.blocks.items()}
     outer["vpp"] = np.broadcast_to(space.vpp, space.has_vpp.shape)
     many = {"ep": 2, "etp": 2}  # stands for any rank count above 1
@@ -287,61 +302,102 @@ def _bars(
         "etp": space.etp,
     }
     by_experts = _threshold(found, space.strategy(words, inner, 1), limits)
-    if by_pair.min() == by_pair.max() == by_experts.min() == by_experts.max():
-        return float(by_pair.min())
-    rows = family.rows
-    return np.maximum(by_pair.ravel().take(family.pair[part]), by_experts.take(rows.experts[part]))
+    return Bars(by_pair.ravel(), by_experts)
 
 
 def _scan_round(
     request: Request,
     space: Space,
     families: list[Family],
-    recompute: str,
     parts: list[IntArray],
     found: Scan,
     limits: Limits,
 ) -> None:
-    """Bound and evaluate some rows of each family under every ZeRO word; all share tables of layers."""
+    """Bound and evaluate some rows of each family under every recompute and ZeRO word; what these do not move
+    is found out once."""
     r = request
     some = joined([family.rows.at(part) for family, part in zip(families, parts)])
     times = np.concatenate([family.times[part] for family, part in zip(families, parts)])
     degrees = some.degrees(space)
-    chosen: list[tuple[Shard, IntArray]] = []
+    chosen = list(_that_may_fit(request, space, families, parts, some, found, limits))
+    kept = np.zeros(len(some), bool)
+    for mine in chosen:
+        kept[mine.rows] = True
+    union, at = np.flatnonzero(kept), np.cumsum(kept) - 1  # rows of the tables, and each row's place there
+    tables: dict[bool, Shared] = {}
+    known: list[Shared] = []
+    for mine in chosen:
+        if mine.hides not in tables:
+            every = _strategies(space, mine.words, degrees, union, 1)
+            many, recomputes = candidates(every, len(union)), space.words["recompute"]
+            tables[mine.hides] = shared(r.model, r.cluster, r.work, every, r.profile, many, recomputes)
+        strategy = _strategies(space, mine.words, degrees, mine.rows, mine.groups)
+        own = tables[mine.hides].cut(at[mine.rows])
+        known.append(own.exchanging(r.model, r.cluster, r.work, strategy, r.profile))
+    for recompute in space.words["recompute"] if chosen else ():
+        word = replace(every, recompute=recompute)
+        layers = {hides: table.prices.table(word) for hides, table in tables.items()}
+        seconds = {hides: np.broadcast_to(seconds_of(x), union.shape) for hides, x in layers.items()}
+        for mine, own in zip(chosen, known):
+            words, where = replace(mine.words, recompute=recompute), at[mine.rows]
+            floor = times[mine.rows] * seconds[mine.hides][where]
+            strategy = _strategies(space, words, degrees, mine.rows, mine.groups)
+            fast = np.flatnonzero(floor <= _threshold(found, strategy, limits))
+            found.bounded[NO_TIME] += len(floor) - len(fast)
+            if not len(fast):
+                continue
+            strategy, tabled = (
+                strategy.take(fast),
+                replace(own, layers=layers[mine.hides].cut(where)).cut(fast),
+            )
+            hopeless = _hopeless(found, stage_bytes(tabled).least(r, strategy))
+            found.bounded[NO_MEMORY] += int(hopeless.sum())
+            if not hopeless.all():
+                rest = np.flatnonzero(~hopeless)
+                strategy, tabled = strategy.take(rest), tabled.cut(rest)
+                evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile, known=tabled)
+                _absorb(found, strategy, evaluation, limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Rows of a round under one ZeRO word, each with the size of its sharding group."""
+
+    words: Words
+    rows: IntArray
+    groups: IntArray
+    hides: bool  # whether the schedule hides expert traffic
+
+
+def _that_may_fit(
+    request: Request,
+    space: Space,
+    families: list[Family],
+    parts: list[IntArray],
+    some: Rows,
+    found: Scan,
+    limits: Limits,
+) -> Iterator[Chosen]:
+    """The strategies of a round's rows, recompute words apart, without those that no memory suffices for."""
+    degrees = some.degrees(space)
+    recomputes = space.words["recompute"]
     start = 0
     for family, part in zip(families, parts):
         own = np.arange(start, start + len(part))
         start += len(part)
-        for shard in family.shards:
-            mine = own[shard.spelled[some.block[own], some.vpp[own]]]
-            if not len(mine):
-                continue
-            strategy = _strategies(space, shard, recompute, degrees, some, mine)
-            bytes_floor = np.broadcast_to(memory_floor(r, limits.parameters, strategy), mine.shape)
+        for _, of_zero in groupby(family.shards, lambda shard: shard.words.zero):
+            shards = list(of_zero)
+            rows_of = [own[shard.spelled[some.block[own], some.vpp[own]]] for shard in shards]
+            mine = np.concatenate(rows_of)
+            groups = np.concatenate([x.groups[some.block[its]] for x, its in zip(shards, rows_of)])
+            words = replace(shards[0].words, recompute=recomputes[0])
+            strategy = _strategies(space, words, degrees, mine, groups)
+            bytes_floor = np.broadcast_to(memory_floor(request, limits.parameters, strategy), mine.shape)
             hopeless = _hopeless(found, bytes_floor)
-            found.bounded[NO_MEMORY] += int(hopeless.sum())
-            mine = mine[~hopeless]
-            chosen.append((shard, mine))
-    for known, at, alike in _tables(r, space, recompute, degrees, some, chosen):
-        floors = seconds_of(known.layers)
-        ranks = stage_bytes(known)
-        for shard, mine in alike:
-            strategy = _strategies(space, shard, recompute, degrees, some, mine)
-            floor = times[mine] * (floors[at[mine]] if np.ndim(floors) else floors)
-            slow = floor > _threshold(found, strategy, limits)
-            found.bounded[NO_TIME] += int(slow.sum())
-            mine = mine[~slow]
-            if not len(mine):
-                continue
-            strategy = _strategies(space, shard, recompute, degrees, some, mine)
-            hopeless = _hopeless(found, ranks.at(at[mine]).least(r, strategy))
-            found.bounded[NO_MEMORY] += int(hopeless.sum())
-            mine = mine[~hopeless]
-            if len(mine):
-                strategy = _strategies(space, shard, recompute, degrees, some, mine)
-                tables = known.cut(at[mine])
-                evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile, known=tables)
-                _absorb(found, strategy, evaluation, limits)
+            found.bounded[NO_MEMORY] += int(hopeless.sum()) * len(recomputes)
+            if not hopeless.all():
+                hides = load_schedule(words.schedule).JOINED
+                yield Chosen(words, mine[~hopeless], groups[~hopeless], hides)
 
 
 def _hopeless(found: Scan, bytes_floor: FloatArray) -> Mask:
@@ -352,46 +408,11 @@ def _hopeless(found: Scan, bytes_floor: FloatArray) -> Mask:
     return hopeless
 
 
-def _tables(
-    r: Request,
-    space: Space,
-    recompute: str,
-    degrees: dict[str, IntArray],
-    some: Rows,
-    chosen: list[tuple[Shard, IntArray]],
-) -> Iterator[tuple[Shared, IntArray, list[tuple[Shard, IntArray]]]]:
-    """The tables of a round's rows: of layers once for all schedules that hide the same traffic, of stages
-    once for those among them that lay stages alike; each with the place of every row in it."""
-
-    def union(parts: list[tuple[Shard, IntArray]]) -> tuple[IntArray, IntArray, Strategy]:
-        kept = np.zeros(len(some), bool)
-        for _, mine in parts:
-            kept[mine] = True
-        rows = np.flatnonzero(kept)
-        return rows, np.cumsum(kept) - 1, _strategies(space, parts[0][0], recompute, degrees, some, rows)
-
-    for hides in (False, True):
-        same = [part for part in chosen if hides == load_schedule(part[0].words.schedule).JOINED]
-        if not any(len(mine) for _, mine in same):
-            continue
-        rows, at, every = union(same)
-        layers = layer_table(r.model, r.cluster, r.work, every, r.profile, candidates(every, len(rows)))
-        by_layout: dict[str, list[tuple[Shard, IntArray]]] = {}
-        for part in same:
-            if len(part[1]):
-                by_layout.setdefault(layout_of(part[0].words.schedule), []).append(part)
-        for alike in by_layout.values():
-            rows, own, every = union(alike)
-            lines, where = pipelines(r.model, r.work, every, candidates(every, len(rows)))
-            yield Shared(layers.cut(at[rows]), lines, where, every.schedule), own, alike
-
-
 def _strategies(
-    space: Space, shard: Shard, recompute: str, degrees: dict[str, IntArray], some: Rows, part: IntArray
+    space: Space, words: Words, degrees: dict[str, IntArray], part: IntArray, groups: Any
 ) -> Strategy:
-    """The strategies of part of some rows under a shard's words."""
-    words = replace(shard.words, recompute=recompute)
-    return space.strategy(words, {k: v[part] for k, v in degrees.items()}, shard.groups[some.block[part]])
+    """The strategies of part of some rows."""
+    return space.strategy(words, {k: v[part] for k, v in degrees.items()}, groups)
 
 
 def _threshold(found: Scan, strategy: Strategy, limits: Limits) -> FloatArray:
