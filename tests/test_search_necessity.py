@@ -58,14 +58,16 @@ PUBLISHED_WITHOUT: dict[str, tuple[str, str, dict[str, Any]]] = {
 def test_runs_published_without_one_need_none_of_their_framework(run: str) -> None:
     """XLA makes a loop over stages all forwards, then all backwards: a pipeline that keeps everything."""
     model, on, given = PUBLISHED_WITHOUT[run]
-    assert loss(model, on, **given, target="maxtext") < 4.0
+    assert loss(model, on, **given) < 4.0
 
 
 @pytest.mark.parametrize("run", ["palm", "deepseek"])
 def test_activations_on_the_host_stand_in_for_one(run: str) -> None:
     """Whatever the schedule: as these runs did, what backward needs waits on the host."""
     model, on, given = PUBLISHED_WITHOUT[run]
-    assert loss(model, on, **given, offload=["none", "activations"]) < 4.0
+    assert (
+        loss(model, on, **given, schedule=["1f1b", "interleaved-1f1b"], offload=["none", "activations"]) < 4.0
+    )
 
 
 def test_a_large_fast_domain_needs_none() -> None:

@@ -23,7 +23,7 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.search.derive import group_size
 from meshwright.search.given import Between, read_choices
-from meshwright.search.words import PLAIN, chosen, left
+from meshwright.search.words import chosen, left, unpiped
 from meshwright.strategy.placement import AXES
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import most_virtual_stages
@@ -82,7 +82,9 @@ class Space:
     has_size: Mask
     words: dict[str, tuple[Any, ...]]
     zero_under_pipeline: int = 3  # the highest stage with pp > 1 that the target has
-    unpiped: str = ""  # a schedule that the target lacks: it stands for plans without a pipeline alone
+    unpiped: str = (
+        ""  # a schedule that the target or the framework lacks: it stands for plans without a pipeline alone
+    )
     left: dict[str, str] = field(default_factory=dict)  # what is not tried of a field, and why
 
     def __len__(self) -> int:
@@ -179,11 +181,13 @@ def build(
     """
     choices = read_choices(fixed)
     words, numbers = chosen(choices, model, work, profile, target)
-    space = replace(_blocks(model, cluster, work, numbers, words), left=left(choices))
-    if target is None:
-        return space
-    unpiped = "" if target.allows("schedule", PLAIN) else PLAIN
-    return replace(space, zero_under_pipeline=target.zero_under_pipeline, unpiped=unpiped)
+    space = _blocks(model, cluster, work, numbers, words)
+    return replace(
+        space,
+        left=left(choices),
+        zero_under_pipeline=target.zero_under_pipeline if target is not None else space.zero_under_pipeline,
+        unpiped=unpiped(choices, profile, target),
+    )
 
 
 def sizes(work: Work) -> list[int]:

@@ -23,7 +23,7 @@ PLAIN = "1f1b"
 
 # Fields of which a search tries less than there is, and why; each can be listed, or asked for with `any`.
 LEFT = {
-    "schedule": "1F1B with and without interleaving, which every framework's pipeline has; any: all ten",
+    "schedule": "what the framework's own pipeline runs; any: all ten",
     "recompute": "what the framework's recipes use; any: each module alone and every second layer too",
     "offload": "host memory is a last resort; any: optimizer, parameters, activations and experts",
     "placement": "tensor-parallel traffic innermost, pipeline outermost; any: all orders of the axes",
@@ -51,7 +51,7 @@ def complete_words(work: Work, profile: Profile) -> dict[str, Any]:
 def usual(model: Model, work: Work, profile: Profile) -> Values:
     """The words that are tried of fields that nobody fixed; the first of each is the plainest."""
     return {name: (value,) for name, value in complete_words(work, profile).items()} | {
-        "schedule": ("1f1b", "interleaved-1f1b"),
+        "schedule": profile.framework.schedules,
         "sp": (True, False),
         "cp_method": ("ring", "all-to-all"),
         "zero": (1, 0, 2, 3),
@@ -129,13 +129,21 @@ def chosen(
         for name, values in words.items():
             kept = tuple(v for v in values if target.allows(name, v))
             words[name] = kept or target.fields.get(name, values)[:1]
-        if PLAIN not in words["schedule"]:  # the word of plans without a pipeline
-            words["schedule"] = (PLAIN, *words["schedule"])
         for name in ("vpp", "etp", "ep", "cp", "pp", "tp"):
             if name in target.fields:
                 wanted = numbers.get(name)
                 numbers[name] = tuple(v for v in target.fields[name] if wanted is None or within(v, wanted))
+    if unpiped(choices, profile, target) and PLAIN not in words["schedule"]:
+        words["schedule"] = (PLAIN, *words["schedule"])
     return words, numbers
+
+
+def unpiped(choices: Values, profile: Profile, target: Target | None) -> str:
+    """The schedule that only spells plans without a pipeline: 1F1B, where nobody chose it and the target
+    (or the profile's framework) does not run it; else none."""
+    if target is not None:
+        return "" if target.allows("schedule", PLAIN) else PLAIN
+    return "" if "schedule" in choices or PLAIN in profile.framework.schedules else PLAIN
 
 
 def left(choices: Values) -> dict[str, str]:
