@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup plan test lint docs accuracy experts clean
+.PHONY: help setup plan test browser chromium lint docs accuracy experts clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -29,11 +29,23 @@ $(VENV)/.dev: pyproject.toml | $(BIN)/python
 
 setup: $(VENV)/.run  ## install Meshwright in .venv (no torch)
 
-plan: setup  ## plan Llama 3.1 405B on 16,384 H100s into plan.yaml
-	$(BIN)/meshwright plan llama-3.1-405b --on 16384xh100 --seq-len 8192 --tokens-per-step 16M -o plan.yaml
+plan: setup  ## plan Llama 3.1 405B on 16,384 H100s into plan.yaml, with a report in plan.html
+	$(BIN)/meshwright plan llama-3.1-405b --on 16384xh100 --seq-len 8192 --tokens-per-step 16M -o plan.yaml --report plan.html
 
 test: lint  ## lint, types, import rules and every test
 	$(BIN)/python -m pytest -n auto
+
+browser: $(VENV)/.dev chromium  ## open reports in headless Chromium
+	$(BIN)/python -m pytest -n 0 tests/browser.py
+
+chromium:
+	@command -v chromium >/dev/null 2>&1 || command -v chromium-browser >/dev/null 2>&1 || command -v google-chrome >/dev/null 2>&1 || \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; \
+	else \
+		echo "error: the browser tests need Chromium, and only root can install it here: sudo apt-get install chromium" >&2; \
+		exit 1; \
+	fi
 
 lint: $(VENV)/.dev  ## ruff, mypy and the import rules
 	$(BIN)/ruff check src tests docs

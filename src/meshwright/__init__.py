@@ -1,8 +1,8 @@
 """Meshwright plans, explains, checks and validates hybrid-parallel training of large language models.
 
 The public face is small and loaded on first use, so that `import meshwright` costs nothing:
-`plan`, `estimate`, `explain`, `check`, `compare`, `sweep`, `validate`, and the nouns `Model`, `Cluster`,
-`Work`, `Strategy`, `Plan`, `Estimate`.
+`plan`, `estimate`, `explain`, `check`, `compare`, `sweep`, `report`, `validate`, and the nouns `Model`,
+`Cluster`, `Work`, `Strategy`, `Plan`, `Estimate`.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         validate,
     )
     from meshwright.errors import Diagnostic, InputError, MeshwrightError
+    from meshwright.reporting import report
 
 __version__ = "0.1.0"
 
@@ -62,6 +63,7 @@ __all__ = [
     "estimate",
     "explain",
     "plan",
+    "report",
     "sweep",
     "validate",
 ]
@@ -73,6 +75,8 @@ def __getattr__(name: str) -> object:
 
     if name in _API:
         return getattr(importlib.import_module("meshwright.api"), name)
+    if name == "report":  # a package that can be called: the verb of that name
+        return importlib.import_module("meshwright.report")
     if name in _ERRORS:
         return getattr(importlib.import_module("meshwright.errors"), name)
     raise AttributeError(f"module 'meshwright' has no attribute {name!r}")

@@ -20,6 +20,7 @@ VERBS: dict[str, tuple[str, str]] = {
     "explain": ("explain", "Where an estimate comes from: the tree of its terms, with formulas."),
     "compare": ("compare", "Plans, models or clusters side by side, term by term."),
     "sweep": ("sweep", "The best plan along one field or two, and where it changes."),
+    "report": ("report", "Everything about one plan in one offline HTML page."),
     "check": ("check", "What is wrong or unwise in a strategy. Exit 1 on an error."),
     "improve": ("improve", "What one step away from a strategy helps most, and how far the best plan is."),
     "max": ("max", "The largest sequence, microbatch, depth or batch that fits, and with which strategy."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import click
@@ -35,6 +36,7 @@ def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
     help="Only what this framework can express, e.g. megatron-core.",
     shell_complete=_targets,
 )
+@click.option("--report", "page", metavar="FILE", help="Write a report of the best plan as an HTML page.")
 @click.option("--terms", is_flag=True, help="With --json: the tree of terms of every plan.")
 @json_flag
 def command(
@@ -48,6 +50,7 @@ def command(
     deadline: str | None,
     pareto: bool,
     target: str | None,
+    page: str | None,
     terms: bool,
     as_json: bool,
     **flags: Any,
@@ -77,6 +80,13 @@ def command(
     if path is not None and found.plans:
         written = api.save(found, path, rank=rank)
         output.say(f"wrote plan {rank} ({api.summary(written)}) to {path}")
+    if page is not None and (found.best or found.nearest) is not None:
+        from meshwright import reporting
+
+        with output.progress("reporting") as update:
+            processes = os.cpu_count() or 1
+            reporting.report(**given, found=found, path=page, processes=processes, progress=update)
+        output.say(f"wrote a report to {page}")
     if as_json:
         output.print_json(found.json(terms=terms))
     else:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAR = 24
-_TIME_MEANS = {
+TIME_MEANS = {
     "compute": "the layers' own work",
     "tp": "exposed tensor-parallel collectives",
     "cp": "exposed context-parallel traffic",
@@ -97,7 +97,7 @@ def time_table(found: Estimate) -> Table:
     for seconds, key in shares:
         share = seconds / found.step_time_s
         if seconds > 0:
-            means = _TIME_MEANS[key]
+            means = TIME_MEANS[key]
             if key == "compute" and float(e.recompute_s) > 0:
                 means += f"; {units.seconds_text(e.recompute_s)} of it recompute"
             table.add_row(key, units.seconds_text(seconds), units.percent_text(share), _bar(share), means)

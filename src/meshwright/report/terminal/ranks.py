@@ -34,7 +34,7 @@ def print_axis(found: RankMap, name: str, console: Console, *, full: bool) -> No
     _headline(found, console)
     kind = found.kind(name)
     console.print()
-    console.print(f"{name}: {CARRIES[name]}; {kind.count:,} x {kind.size:,} ranks, {_link_text(found, kind)}")
+    console.print(f"{name}: {CARRIES[name]}; {kind.count:,} x {kind.size:,} ranks, {crossed(found, kind)}")
     table = _table(f"groups of {name}", ">group", "ranks", "domains")
     lists = kind.ranks()
     for i in range(len(lists)) if full else _ends(len(lists), LISTED):
@@ -76,7 +76,7 @@ def groups_table(found: RankMap) -> Table:
         lists = kind.ranks()
         ends = [ranges_text(lists[i].tolist()) for i in sorted({0, len(lists) - 1})]
         table.add_row(
-            kind.name, f"{kind.size:,}", f"{kind.count:,}", "\n".join(ends), _link_text(found, kind),
+            kind.name, f"{kind.size:,}", f"{kind.count:,}", "\n".join(ends), crossed(found, kind),
             CARRIES[kind.name],
         )  # fmt: skip
     alone = _alone(found)
@@ -167,7 +167,7 @@ def _shown_axes(found: RankMap) -> tuple[str, ...]:
     return axes_of(tuple(known))
 
 
-def _link_text(found: RankMap, kind: Group) -> str:
+def crossed(found: RankMap, kind: Group) -> str:
     """What the groups of a kind cross, and at what bandwidth a rank sends there."""
     span, parts = found.links[kind.name], []
     for level, ranks, rate in links(kind, span):

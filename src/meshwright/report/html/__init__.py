@@ -1,0 +1,1 @@
+"""A report as one HTML page: figures drawn as SVG, sections as data, one template."""
