@@ -79,7 +79,7 @@ def test_ambiguous_and_unknown_names_say_what_to_write() -> None:
     with pytest.raises(InputError) as caught:
         chips.load("V100")
     (fault,) = caught.value.diagnostics
-    assert fault.code == "chip-ambiguous"
+    assert fault.code == "MW828"
     assert "V100-SXM2-16GB" in fault.message
     assert "V100-SXM2-32GB" in fault.message
     with pytest.raises(InputError) as caught:

@@ -96,7 +96,7 @@ def test_missing_figures_name_the_flag() -> None:
     assert "16 > 8" in fault.message
     assert parse("8xv100-32gb").scale_out_bytes_s is None
     assert parse("16xv100-32gb", {"scale_out_gbits_s": 100}).scale_out_bytes_s == 12.5e9
-    assert faults("8xgh200-96gb") == ["cluster-missing", "cluster-missing"]
+    assert faults("8xgh200-96gb") == ["MW824", "MW824"]
     assert parse("1xgh200-96gb").scale_up_size == 1
 
 
@@ -115,14 +115,14 @@ def test_bad_text_is_refused_with_a_hint(text: str) -> None:
 
 def test_all_faults_of_overrides_at_once() -> None:
     bad = {"scale_out_gbit_s": 4, "scale_up_size": 7.5, "usable_gib": "lots", "oversubscription": "nan"}
-    assert faults("64xh100", bad) == ["cluster-field-unknown"] + ["cluster-value"] * 3
+    assert faults("64xh100", bad) == ["MW825"] + ["MW826"] * 3
     for one in (
         {"usable_gib": 81}, {"usable_gib": 0}, {"scale_up_size": 0}, {"scale_up_gbytes_s": 1e9},
         {"scale_out_gbits_s": -1}, {"oversubscription": 0.5}, {"oversubscription": True},
         {"scale_up_size": 48},
     ):  # fmt: skip
         assert faults("64xh100", one)
-    assert faults("64xtpu-v5p", {"scale_up_size": 8}) == ["cluster-domain"]
+    assert faults("64xtpu-v5p", {"scale_up_size": 8}) == ["MW823"]
 
 
 @given(st.text(max_size=20))

@@ -157,10 +157,10 @@ def test_old_chips_pick_old_generations() -> None:
 @pytest.mark.parametrize(
     ("framework", "code", "names"),
     [
-        ("megatrom-core", "MW160", "megatron-core"),
-        ("caffe", "MW160", "maxtext"),
-        ("", "MW160", None),
-        ("megatron-core@bridge-99", "MW161", "bridge-26.06"),
+        ("megatrom-core", "MW850", "megatron-core"),
+        ("caffe", "MW850", "maxtext"),
+        ("", "MW850", None),
+        ("megatron-core@bridge-99", "MW851", "bridge-26.06"),
     ],
 )
 def test_unknown_frameworks_are_refused_with_names(framework: str, code: str, names: str | None) -> None:

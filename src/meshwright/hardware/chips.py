@@ -69,11 +69,11 @@ def load(name: str) -> Chip:
     starts = [c for c in names() if wanted and key(c).startswith(wanted)]
     if len(starts) > 1:
         message = f"chip {name!r} is ambiguous: {', '.join(starts)} all begin so"
-        raise InputError(Diagnostic("chip-ambiguous", message, hint=f"write one of {', '.join(starts)}"))
+        raise InputError(Diagnostic("MW828", message, hint=f"write one of {', '.join(starts)}"))
     hint = f"did you mean {starts[0]}?" if starts else did_you_mean(name, [*names(), *aliases()])
     raise InputError(
         Diagnostic(
-            "chip-unknown",
+            "MW827",
             f"chip {name!r} is none of the {len(names())} known ones",
             hint=hint or "`meshwright chips` lists them",
         )

@@ -62,7 +62,7 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> Cluster:
         return build(
             chips.load(machine.chip), n_chips, raw, name=text, derived=(("n_chips", str(n_chips), because),)
         )
-    raise InputError(Diagnostic("cluster-form", f"cluster {text!r} cannot be read", hint=_form_hint(text)))
+    raise InputError(Diagnostic("MW820", f"cluster {text!r} cannot be read", hint=_form_hint(text)))
 
 
 def resized(text: str, n_chips: int | str) -> str:
@@ -74,7 +74,7 @@ def resized(text: str, n_chips: int | str) -> str:
     match = _COUNT.match(text)
     if match is None:
         message = f"the cluster {text!r} has no count of chips to change"
-        raise InputError(Diagnostic("cluster-form", message, where="n_chips", hint="write it 64xh100"))
+        raise InputError(Diagnostic("MW820", message, where="n_chips", hint="write it 64xh100"))
     machine = {chips.key(m.name): m for m in machines().values()}.get(chips.key(match["name"]))
     return f"{_whole(str(n_chips), text)}x{machine.chip if machine else match['name']}"
 
@@ -153,7 +153,7 @@ def _domain(chip: Chip, n_chips: int, given: changes.Overrides, faults: list[Dia
                 f"{n_chips} chips do not fill domains of {size}: {n_chips} / {size} = {n_chips / size:.2f}"
             )
             hint = f"give {changes.flag('scale_up_size', best)} or a count that {size} divides"
-            faults.append(Diagnostic("cluster-domain", message, where="cluster.scale_up_size", hint=hint))
+            faults.append(Diagnostic("MW823", message, where="cluster.scale_up_size", hint=hint))
         return size
     if chip.scale_up_size is None:
         if n_chips > 1:
@@ -175,14 +175,14 @@ def _torus(
     if given.scale_up_size is not None:
         hint = f"name the slice: {n_chips // max(1, given.scale_up_size)}*{chip.name.lower()}:AxB..."
         message = f"cluster.scale_up_size={given.scale_up_size} says nothing of a torus's shape"
-        faults.append(Diagnostic("cluster-domain", message, where="cluster.scale_up_size", hint=hint))
+        faults.append(Diagnostic("MW823", message, where="cluster.scale_up_size", hint=hint))
     if torus:
         faults.extend(_bad_slice(rule, torus))
         count = max(1, n_slices)
         if not faults and prod(torus) * count != n_chips:
             total = prod(torus) * count
             message = f"{count} slices of {slices.spell(torus)} are {total} chips, not {n_chips}"
-            faults.append(Diagnostic("cluster-slice", message, hint=f"set n_chips to {total}"))
+            faults.append(Diagnostic("MW822", message, hint=f"set n_chips to {total}"))
         return max(1, prod(torus)), torus, count, ()
     whole = rule.most_cubic(n_chips)
     if whole is not None:
@@ -206,7 +206,7 @@ def _no_slice(rule: slices.TorusRule, n_chips: int) -> Diagnostic:
         low, high = rule.nearest_counts(n_chips)
         near = " and ".join(str(n) for n in (low, high) if n)
         hint = f"the nearest counts with a slice: {near}; or several slices, N*{rule.chip.lower()}:AxB"
-    return Diagnostic("cluster-slice", f"no {rule.chip} slice has {n_chips} chips", hint=hint)
+    return Diagnostic("MW822", f"no {rule.chip} slice has {n_chips} chips", hint=hint)
 
 
 def _bad_slice(rule: slices.TorusRule, torus: tuple[int, ...]) -> list[Diagnostic]:
@@ -221,19 +221,19 @@ def _bad_slice(rule: slices.TorusRule, torus: tuple[int, ...]) -> list[Diagnosti
         message = f"{spelled} is not a {rule.chip} slice"
     named = ", ".join(slices.spell(s) for s in rule.small)
     more = f", or axes that are multiples of {rule.multiple}" if rule.multiple else ""
-    return [Diagnostic("cluster-slice", message, hint=f"slices: {named}{more}")]
+    return [Diagnostic("MW822", message, hint=f"slices: {named}{more}")]
 
 
 def _from_slice(text: str, match: re.Match[str], raw: Mapping[str, object]) -> Cluster:
     name = match["name"]
     if counted := _COUNT.match(name):
         hint = f"write {counted['count']}*{counted['name']}:{match['axes']}"
-        raise InputError(Diagnostic("cluster-form", f"cluster {text!r} counts slices with x", hint=hint))
+        raise InputError(Diagnostic("MW820", f"cluster {text!r} counts slices with x", hint=hint))
     chip = chips.load(name)
     axes = slices.shape(re.sub(r"\s", "", match["axes"]))
     if chip.fabric != "torus":
         message = f"{chip.name} is not joined in a torus, {slices.spell(axes)} means nothing there"
-        raise InputError(Diagnostic("cluster-form", message, hint=f"write {prod(axes)}x{chip.name}"))
+        raise InputError(Diagnostic("MW820", message, hint=f"write {prod(axes)}x{chip.name}"))
     count = _whole(match["count"], text) if match["count"] else 1
     if faults := _bad_slice(slices.rules()[chip.name], axes):
         raise InputError(*faults)
@@ -254,7 +254,7 @@ def _link(chip: Chip, up: float | None, domain: int | None) -> float:
 def _missing(chip: Chip, field: str, example: int, why: str) -> Diagnostic:
     flag = changes.flag(field, example)
     message = f"the data sheet of {chip.name} has no {field}, and {why}"
-    return Diagnostic("cluster-missing", message, where=f"cluster.{field}", hint=f"give it: {flag}, say")
+    return Diagnostic("MW824", message, where=f"cluster.{field}", hint=f"give it: {flag}, say")
 
 
 def _largest_divisor(n: int, limit: int) -> int:
@@ -268,7 +268,7 @@ def _chip_or_machine(name: str) -> Chip:
     except InputError as error:
         (fault,) = error.diagnostics
         near = [m for m in machines() if chips.key(m).startswith(chips.key(name)[:4])]
-        if fault.code != "chip-unknown" or not near:
+        if fault.code != "MW827" or not near:
             raise
         raise InputError(
             Diagnostic(fault.code, fault.message, hint=f"machines: {', '.join(near)}")
@@ -278,16 +278,14 @@ def _chip_or_machine(name: str) -> Chip:
 def _whole(text: str, cluster: str) -> int:
     digits = re.sub(r"[_,]", "", text)
     if not re.fullmatch(r"\d{1,12}", digits):
-        raise InputError(
-            Diagnostic("cluster-count", f"{text!r} in {cluster!r} is not a whole number", hint=_FORMS)
-        )
+        raise InputError(Diagnostic("MW821", f"{text!r} in {cluster!r} is not a whole number", hint=_FORMS))
     return _in_range(int(digits), cluster)
 
 
 def _in_range(n_chips: int, cluster: str) -> int:
     if not 1 <= n_chips <= MOST_CHIPS:
         message = f"{n_chips} chips in {cluster!r} are outside 1 to {MOST_CHIPS}"
-        raise InputError(Diagnostic("cluster-count", message, where="cluster", hint=f"write {_FORMS}"))
+        raise InputError(Diagnostic("MW821", message, where="cluster", hint=f"write {_FORMS}"))
     return n_chips
 
 

@@ -40,20 +40,20 @@ def read(raw: Mapping[str, object], chip: Chip) -> tuple[Overrides, list[Diagnos
         field = name.removeprefix("cluster.")
         if field not in FIELDS:
             hint = did_you_mean(field, FIELDS) or f"known: {', '.join(FIELDS)}"
-            faults.append(_fault("cluster-field-unknown", field, f"cluster.{field} is not a field", hint))
+            faults.append(_fault("MW825", field, f"cluster.{field} is not a field", hint))
             continue
         number = _number(value)
         if number is None:
             message = f"cluster.{field}={value} is not a number"
-            faults.append(_fault("cluster-value", field, message, _example(field, chip)))
+            faults.append(_fault("MW826", field, message, _example(field, chip)))
             continue
         low, high, unit = _RANGES.get(field) or (0.1, chip.hbm_bytes / GIB, f"GiB that a {chip.name} holds")
         if not low <= number <= high:
             message = f"cluster.{field}={number:g} is outside {low:g} to {high:g} ({unit})"
-            faults.append(_fault("cluster-value", field, message, _example(field, chip)))
+            faults.append(_fault("MW826", field, message, _example(field, chip)))
         elif field == "scale_up_size" and number != int(number):
             message = f"cluster.{field}={number:g} is not a whole number"
-            faults.append(_fault("cluster-value", field, message, _example(field, chip)))
+            faults.append(_fault("MW826", field, message, _example(field, chip)))
         else:
             given[field] = number
     return (

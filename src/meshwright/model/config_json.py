@@ -69,7 +69,7 @@ def _parsed(path: Path) -> Mapping[str, Any]:
 
 
 def _unreadable(path: Path, message: str, hint: str = "") -> InputError:
-    return InputError(Diagnostic("config-unreadable", message, where=str(path), hint=hint))
+    return InputError(Diagnostic("MW840", message, where=str(path), hint=hint))
 
 
 def _reader(fields: Fields) -> Reader | None:
@@ -78,14 +78,14 @@ def _reader(fields: Fields) -> Reader | None:
         return READERS[kind]
     known = f"model types that can be read: {', '.join(SUPPORTED)}"
     if kind is None:
-        fields.fault("config-missing", "model_type is missing", "model_type", hint=known)
+        fields.fault("MW841", "model_type is missing", "model_type", hint=known)
         return None
     near = did_you_mean(kind, SUPPORTED) if isinstance(kind, str) else ""
     inner = fields.values.get("text_config")
     if isinstance(inner, Mapping) and inner.get("model_type") in READERS:
         near = f"its text_config is of type {inner['model_type']}: give that part as the configuration"
     hint = f"{near}; {known}" if near else known
-    fields.fault("config-unsupported", f"model_type {shown(kind)} has no reader", "model_type", hint=hint)
+    fields.fault("MW846", f"model_type {shown(kind)} has no reader", "model_type", hint=hint)
     return None
 
 

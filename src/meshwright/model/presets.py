@@ -65,7 +65,7 @@ def resolve(name: str) -> str:
     if not isinstance(name, str) or not _key(name):
         raise InputError(
             Diagnostic(
-                "model-name", f"a model name is text, not {name!r}", hint="list the names: meshwright models"
+                "MW832", f"a model name is text, not {name!r}", hint="list the names: meshwright models"
             )
         )
     index = _index()
@@ -76,7 +76,7 @@ def resolve(name: str) -> str:
         if found:
             raise InputError(
                 Diagnostic(
-                    "model-ambiguous",
+                    "MW831",
                     f"{name!r} names {len(found)} models",
                     where="model",
                     hint=f"say which: {', '.join(found)}",
@@ -86,7 +86,7 @@ def resolve(name: str) -> str:
     near = did_you_mean(short, names())
     raise InputError(
         Diagnostic(
-            "model-unknown",
+            "MW830",
             f"no model is called {name!r} ({len(names())} presets)",
             where="model",
             hint=near or "list the names: meshwright models; or give the path of a Hugging Face config.json",

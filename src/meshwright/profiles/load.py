@@ -84,7 +84,7 @@ def _pick(framework: str, chip: Chip, release: str) -> dict[str, Any]:
     if not own:
         raise InputError(
             Diagnostic(
-                "MW160",
+                "MW850",
                 f"no framework {framework!r}",
                 where="framework",
                 hint=did_you_mean(name, names()) or f"one of {', '.join(names())}",
@@ -96,7 +96,7 @@ def _pick(framework: str, chip: Chip, release: str) -> dict[str, Any]:
                 return h
         raise InputError(
             Diagnostic(
-                "MW161",
+                "MW851",
                 f"{name} has no generation {generation!r}",
                 where="framework",
                 hint=f"one of {', '.join(generations(name))}",

@@ -99,7 +99,7 @@ def _order(placement: Iterable[str]) -> tuple[str, ...]:
     """The four axes from the inside out; wrong, doubled or forgotten names are told all at once."""
     order = tuple(placement)
     faults = [
-        Diagnostic("placement", f"{axis!r} is not an axis", where="strategy.placement", hint=f"axes: {AXES}")
+        Diagnostic("MW103", f"{axis!r} is not an axis", where="strategy.placement", hint=f"axes: {AXES}")
         for axis in order
         if axis not in AXES
     ]
@@ -107,7 +107,7 @@ def _order(placement: Iterable[str]) -> tuple[str, ...]:
         if order.count(axis) != 1:
             message = f"placement {','.join(order)} names {axis} {order.count(axis)} times"
             faults.append(
-                Diagnostic("placement", message, where="strategy.placement", hint="tp,cp,dp,pp in any order")
+                Diagnostic("MW103", message, where="strategy.placement", hint="tp,cp,dp,pp in any order")
             )
     if faults:
         raise InputError(*faults)

@@ -75,10 +75,10 @@ def members(cluster: Cluster, strategy: Strategy, group: str, rank: int) -> tupl
     known = groups(strategy)
     if group not in known:
         hint = did_you_mean(group, tuple(known)) or f"known: {', '.join(known)}"
-        raise InputError(Diagnostic("group-unknown", f"{group!r} is not a group of ranks", hint=hint))
+        raise InputError(Diagnostic("MW909", f"{group!r} is not a group of ranks", hint=hint))
     if not 0 <= rank < cluster.n_chips:
         message = f"rank {rank} is outside 0 to {cluster.n_chips - 1}"
-        raise InputError(Diagnostic("rank-unknown", message, hint="ranks count from 0"))
+        raise InputError(Diagnostic("MW909", message, hint="ranks count from 0"))
     pieces = _runs(known[group])
     first = rank - sum(rank // stride % degree * stride for stride, degree in pieces)
     return tuple(int(r) for r in first + reached(pieces))

@@ -40,7 +40,7 @@ def dbrx(f: Fields, name: str) -> Model:
     attn, ffn = f.part("attn_config"), f.part("ffn_config")
     for part, key in ((attn, "attn_config"), (ffn, "ffn_config")):
         if part is None and key not in f.faulty:
-            f.fault("config-missing", f"{key} is missing", key, hint=f"add {key}")
+            f.fault("MW841", f"{key} is missing", key, hint=f"add {key}")
     kv_heads = attn.integer("kv_n_heads", most=MOST_HEADS) if attn is not None else 1
     f.rule(
         heads % kv_heads == 0,

@@ -64,7 +64,7 @@ def _kinds(f: Fields, layers: int) -> list[str]:
         fine = isinstance(value, list | tuple) and all(type(r) is int and r in by_ratio for r in value)
         if not fine or len(value) < layers:
             f.fault(
-                "config-type",
+                "MW842",
                 f"compress_ratios is not a list of 0, 4 or 128 for each of {layers} layers",
                 "compress_ratios",
             )

@@ -44,7 +44,7 @@ class Fields:
     def rule(self, holds: bool, message: str, *keys: str, hint: str = "") -> None:
         """A relation between `keys` that must hold, judged only where each of them could be read."""
         if not holds and not self.faulty.intersection(keys):
-            self.fault("config-contradiction", message, *keys, hint=hint)
+            self.fault("MW845", message, *keys, hint=hint)
 
     def spelled(self, *keys: str) -> str:
         """The first of `keys` that this file uses; the first of all where it uses none."""
@@ -66,7 +66,7 @@ class Fields:
         value = self.values[key]
         if isinstance(value, bool) or not isinstance(value, int):
             self.fault(
-                "config-type",
+                "MW842",
                 f"{key} = {shown(value)} is {_kind(value)}, not a whole number",
                 key,
                 hint=f"write {key} as a number from {least} to {most}",
@@ -74,7 +74,7 @@ class Fields:
             return least
         if not least <= value <= most:
             bound = f"below {least}" if value < least else f"above {most}, the most that is read"
-            self.fault("config-range", f"{key} = {shown(value)} is {bound}", key)
+            self.fault("MW843", f"{key} = {shown(value)} is {bound}", key)
             return least
         return value
 
@@ -90,7 +90,7 @@ class Fields:
         if value is None:
             return default
         if not isinstance(value, bool):
-            self.fault("config-type", f"{key} = {shown(value)} is {_kind(value)}, not true or false", key)
+            self.fault("MW842", f"{key} = {shown(value)} is {_kind(value)}, not true or false", key)
             return default
         return value
 
@@ -109,7 +109,7 @@ class Fields:
         if value is None or key in self.faulty:
             return None
         if not isinstance(value, Mapping):
-            self.fault("config-type", f"{key} = {shown(value)} is {_kind(value)}, not an object", key)
+            self.fault("MW842", f"{key} = {shown(value)} is {_kind(value)}, not an object", key)
             return None
         above = {k: self.values[k] for k in carried if k in self.values}
         # Where the depth could not be read, the length of a list in the part is not judged either.
@@ -123,7 +123,7 @@ class Fields:
     def unsupported(self, holds: bool, key: str, why: str) -> None:
         """A setting that can be read but asks for a structure that is not modelled."""
         if holds and key not in self.faulty:
-            self.fault("config-unsupported", f"{key} = {shown(self.values.get(key))}: {why}", key)
+            self.fault("MW846", f"{key} = {shown(self.values.get(key))}: {why}", key)
 
     def words(self, key: str, allowed: tuple[str, ...], length: int) -> list[str] | None:
         """A list with one of the `allowed` words for each of `length` layers; None where absent or null."""
@@ -131,13 +131,13 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, list | tuple):
-            self.fault("config-type", f"{key} = {shown(value)} is {_kind(value)}, not a list", key)
+            self.fault("MW842", f"{key} = {shown(value)} is {_kind(value)}, not a list", key)
             return None
         value = [_OLD_WORDS.get(w, w) if isinstance(w, str) and w not in allowed else w for w in value]
         odd = sorted({shown(w) for w in value if not (isinstance(w, str) and w in allowed)})
         if odd:
             self.fault(
-                "config-word",
+                "MW844",
                 f"{key} has {', '.join(odd[:5])}{' ...' if len(odd) > 5 else ''}",
                 key,
                 hint=f"known: {', '.join(allowed)}",
@@ -157,7 +157,7 @@ class Fields:
             return None
         if not isinstance(value, str) or not value or set(value) - set(allowed):
             message = f"{key} = {shown(value)} is not text of the letters {' '.join(allowed)}"
-            self.fault("config-word", message, key)
+            self.fault("MW844", message, key)
         else:
             self.rule(
                 length is None or len(value) == length,
@@ -173,7 +173,7 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, list | tuple) or not all(isinstance(i, int) and i in (0, 1) for i in value):
-            self.fault("config-type", f"{key} = {shown(value)} is not a list of 0 and 1", key)
+            self.fault("MW842", f"{key} = {shown(value)} is not a list of 0 and 1", key)
             return None
         self.rule(
             len(value) == length,
@@ -195,14 +195,14 @@ class Fields:
             if "num_hidden_layers" not in self.faulty:
                 most = length - 1 + first
                 message = f"{key} = {shown(value)} is not a list of layers {first} to {most}"
-                self.fault("config-type", message, key)
+                self.fault("MW842", message, key)
             return frozenset()
         return frozenset(i - first for i in value)
 
     def _missing(self, keys: tuple[str, ...]) -> None:
         near = did_you_mean(keys[0], [k for k in self.values if isinstance(k, str)], n=1)
         spelled = " or ".join(keys)
-        self.fault("config-missing", f"{spelled} is missing", *keys, hint=near or f"add {keys[0]}")
+        self.fault("MW841", f"{spelled} is missing", *keys, hint=near or f"add {keys[0]}")
 
 
 def model_of(layers: list[Block], **rest: Any) -> Model:

@@ -33,7 +33,7 @@ def _mixers(f: Fields, layers: int) -> list[Mixer]:
         return [attention if i in full else conv for i in range(layers)]
     if words is None and "layer_types" not in f.faulty:
         hint = "add layer_types (conv or full_attention for each layer)"
-        f.fault("config-missing", "layer_types is missing", "layer_types", hint=hint)
+        f.fault("MW841", "layer_types is missing", "layer_types", hint=hint)
     return [attention if w == "full_attention" else conv for w in words or ["conv"] * layers]
 
 

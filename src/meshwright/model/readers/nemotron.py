@@ -44,7 +44,7 @@ def _kinds(f: Fields) -> list[str]:
     told = f.integer("num_hidden_layers", most=MOST_LAYERS, default=max(1, own))
     if value is None:
         f.fault(
-            "config-missing",
+            "MW841",
             "hybrid_override_pattern is missing",
             "hybrid_override_pattern",
             hint="give hybrid_override_pattern (M state space, * attention, - MLP, E experts) or "

@@ -43,7 +43,7 @@ def _sparse(f: Fields, layers: int) -> frozenset[int]:
         return frozenset(range(1, layers))
     words = [w.strip() for w in value.split(",")] if isinstance(value, str) else []
     if not words or not all(w.isascii() and w.isdigit() and len(w) < 9 for w in words):
-        f.fault("config-type", f"{key} = {shown(value)} is not text of layer numbers, as in '4,5,6'", key)
+        f.fault("MW842", f"{key} = {shown(value)} is not text of layer numbers, as in '4,5,6'", key)
         return frozenset()
     numbers = frozenset(map(int, words))
     f.rule(

@@ -47,7 +47,7 @@ def _shared_at(f: Fields, layers: int) -> tuple[int, ...]:
     listed = f.indices("hybrid_layer_ids", layers)
     if not listed and not f.faulty.intersection({"layers_block_type", "layer_types", "hybrid_layer_ids"}):
         f.fault(
-            "config-missing",
+            "MW841",
             "layers_block_type is missing",
             "layers_block_type",
             hint="add layers_block_type (mamba or hybrid for each layer) or hybrid_layer_ids",
