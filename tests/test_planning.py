@@ -40,6 +40,8 @@ def test_ranges_lists_and_any_are_the_values_tried() -> None:
         ({"tp": "0:4"}, "tp is 0"),
         ({"objective": "glory"}, "no objective 'glory'"),
         ({"deadline": "60d"}, "nothing says how long that is"),
+        ({"chips_up_to": "0"}, "chips-up-to is 0, outside 1 to 10000000 chips"),
+        ({"chips_up_to": "10M"}, "outside 1 to 10000000 chips"),
         ({"target": "megatron"}, "no target 'megatron'"),
         ({"target": "torchtitan", "schedule": "zb-2p"}, "torchtitan has no schedule zb-2p"),
         ({"target": "deepspeed", "precision": "fp8"}, "DeepSpeed has no matrix products in fp8"),

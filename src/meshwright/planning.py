@@ -89,7 +89,11 @@ def wish(
             faults.append(Diagnostic("MW903", said, where="--deadline", hint="add --total-tokens 15T"))
     most = None
     if chips_up_to is not None:
-        most = read("--chips-up-to", lambda: units.parse_length(chips_up_to), "write --chips-up-to 4096")
+        hint = "write --chips-up-to 4096"
+        most = read("--chips-up-to", lambda: units.parse_length(chips_up_to), hint)
+        if most is not None and 0 <= most < inf and not 1 <= most <= clusters.MOST_CHIPS:
+            said = f"--chips-up-to is {most:g}, outside 1 to {clusters.MOST_CHIPS} chips"
+            faults.append(Diagnostic("MW903", said, where="--chips-up-to", hint=hint))
     elif days is not None:
         most = request.cluster.cluster.n_chips
     found = None
