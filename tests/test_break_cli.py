@@ -133,3 +133,31 @@ def test_a_failure_leaves_the_old_file(tmp_path: Path) -> None:
     path.write_text("old")
     code, _, _ = said("plan", "llama-3.1-405b", *ASK[1:], "-o", str(path))
     assert (code, path.read_text()) == (1, "old")
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--vary", "tp=1,2", "--vary", "tp=4,8"], "tp of --vary stands twice"),
+        (["--case", "tp=1", "--vary", "tp=4,8"], "tp of --vary stands twice"),
+        (["--case", "tp=1 tp=2", "--case", "pp=2"], "tp of --case stands twice"),
+        (["--vary", f"seq_len={','.join(str(1024 * i) for i in range(1, 30))}"], "29 sides to compare, and"),
+    ],
+)
+def test_sides_that_would_hide_one_another_are_refused(flags: list[str], told: str) -> None:
+    code, _, err = said("compare", *ASK, *flags)
+    assert code == 2
+    assert told in err
+
+
+def test_a_switch_with_two_numbers_has_none() -> None:
+    code, _, err = said("estimate", *ASK, "--straggler", "1.1", "--options", "straggler:2")
+    assert code == 2
+    assert "straggler stands twice: straggler:1.1 and straggler:2" in err
+
+
+def test_a_count_of_chips_with_many_digits_is_too_many_not_no_number() -> None:
+    code, _, err = said("estimate", "llama-3.1-8b", "--on", f"1{'0' * 20}xh100", "--seq-len", "8k",
+                        "--global-batch", "8")  # fmt: skip
+    assert code == 2
+    assert "outside 1 to 10000000" in err

@@ -277,6 +277,9 @@ def compare(
     if not 2 <= len(sides) <= len(comparison.LETTERS):
         said = f"{len(sides)} side{'' if len(sides) == 1 else 's'} to compare"
         hint = "name two models or plan files, or add --vary FIELD=A,B or two --case 'FIELD=VALUE'"
+        if len(sides) > 2:
+            said += f", and {len(comparison.LETTERS)} is the most"
+            hint = "vary fewer fields at once, or sweep one"
         raise InputError(Diagnostic("MW910", said, where="compare", hint=hint))
     for i, side in enumerate(sides):
         try:

@@ -67,7 +67,12 @@ def unknown_options(words: Iterable[str]) -> tuple[str, ...]:
 def faulty_values(words: Iterable[str]) -> tuple[str, ...]:
     """What is wrong with switches that carry a number, and with numbers where there is none to carry."""
     said = []
-    for word in words:
+    distinct = sorted(set(words))
+    for name in VALUED:
+        several = [word for word in distinct if word.partition(":")[0] == name]
+        if len(several) > 1:
+            said.append(f"{name} stands twice: {' and '.join(several)}; keep one")
+    for word in distinct:
         name, colon, text = word.partition(":")
         if name in VALUED:
             low, high, example = VALUED[name]

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from meshwright.cli import output
-from meshwright.cli.options import arguments, choices, json_flag, request_flags, settings
+from meshwright.cli.options import arguments, distinct, json_flag, request_flags, settings
 
 
 @click.command("compare")
@@ -57,7 +57,7 @@ def command(
     shared = arguments(flags, several=search)
     del shared["model"]
     named = [settings(case) for case in cases] or [{}]
-    axes = [choices(text) for text in varied]
+    axes = distinct(varied, named)
     asked = [{"model": model, **c, **dict(v)} for model in sides for c in named for v in product(*axes)]
     with output.progress("estimating") as update:
         found = api.compare(*asked, search=search, depth=depth, progress=update, **shared)

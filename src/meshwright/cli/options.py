@@ -6,6 +6,7 @@ Numbers stay text until the whole request is read, so that every fault of a comm
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import click
@@ -201,7 +202,26 @@ def settings(text: str) -> dict[str, str]:
     if odd or not parts:
         said = f"{' '.join(odd) or 'nothing'} in --case {text!r} is not FIELD=VALUE"
         raise InputError(Diagnostic("MW910", said, where="--case", hint="for example --case 'tp=8 pp=4'"))
+    _once([name for name, _, _ in parts], "--case")
     return {name: value for name, _, value in parts}
+
+
+def distinct(varied: Sequence[str], cases: Sequence[dict[str, str]]) -> list[list[tuple[str, str]]]:
+    """The choices of every `--vary`; InputError where a field varies twice, or a case has settled it."""
+    axes = [choices(text) for text in varied]
+    _once([*(axis[0][0] for axis in axes), *dict.fromkeys(chain(*cases))], "--vary")
+    return axes
+
+
+def _once(names: Sequence[str], where: str) -> None:
+    """InputError where a field is said twice, which would leave one of its values unheard."""
+    from meshwright.errors import Diagnostic, InputError
+
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        said = f"{' and '.join(twice)} of {where} stands twice, and a side has one value of it"
+        hint = "put all values behind one: --vary pp=1,8"
+        raise InputError(Diagnostic("MW910", said, where=where, hint=hint))
 
 
 def choices(text: str) -> list[tuple[str, str]]:

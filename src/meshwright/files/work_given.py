@@ -124,7 +124,8 @@ def work_of(
         hint = did_you_mean(word, tuple(EFFECTS)) or f"the words are {', '.join(sorted(EFFECTS))}"
         faults.append(Diagnostic("MW908", f"no option is called {word!r}", where="--options", hint=hint))
     for said in faulty_values(given.options):
-        faults.append(Diagnostic("MW908", f"option {said}", where="--options", hint="see --help"))
+        hint = "a number follows only straggler: and documents:, as in --straggler 1.1 or --documents 2k"
+        faults.append(Diagnostic("MW908", f"option {said}", where="--options", hint=hint))
     if faults:
         raise InputError(*faults)
     if seq_len is None or batch is None:

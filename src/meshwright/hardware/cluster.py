@@ -277,8 +277,9 @@ def _chip_or_machine(name: str) -> Chip:
 
 def _whole(text: str, cluster: str) -> int:
     digits = re.sub(r"[_,]", "", text)
-    if not re.fullmatch(r"\d{1,12}", digits):
-        raise InputError(Diagnostic("MW821", f"{text!r} in {cluster!r} is not a whole number", hint=_FORMS))
+    if not re.fullmatch(r"\d{1,100}", digits):
+        said = f"{text!r} in {cluster!r} is not a whole number"
+        raise InputError(Diagnostic("MW821", said, hint=f"write {_FORMS}"))
     return _in_range(int(digits), cluster)
 
 
