@@ -1,8 +1,8 @@
 """Meshwright plans, explains, checks and validates hybrid-parallel training of large language models.
 
 The public face is small and loaded on first use, so that `import meshwright` costs nothing:
-`plan`, `estimate`, `explain`, `check`, `compare`, `sweep`, `report`, `validate`, and the nouns `Model`,
-`Cluster`, `Work`, `Strategy`, `Plan`, `Estimate`.
+`plan`, `estimate`, `explain`, `check`, `compare`, `sweep`, `improve`, `largest`, `ranks`, `report`, `save`,
+`validate`, and the nouns `Model`, `Cluster`, `Work`, `Strategy`, `Plan`, `Estimate`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ if TYPE_CHECKING:
         compare,
         estimate,
         explain,
+        improve,
+        largest,
         plan,
+        ranks,
+        save,
         sweep,
         validate,
     )
@@ -30,21 +34,6 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_API = (
-    "Cluster",
-    "Estimate",
-    "Model",
-    "Plan",
-    "Strategy",
-    "Work",
-    "check",
-    "compare",
-    "estimate",
-    "explain",
-    "plan",
-    "sweep",
-    "validate",
-)
 _ERRORS = ("Diagnostic", "InputError", "MeshwrightError")
 
 __all__ = [
@@ -62,8 +51,12 @@ __all__ = [
     "compare",
     "estimate",
     "explain",
+    "improve",
+    "largest",
     "plan",
+    "ranks",
     "report",
+    "save",
     "sweep",
     "validate",
 ]
@@ -73,13 +66,12 @@ def __getattr__(name: str) -> object:
     """Load a public name on first use."""
     import importlib
 
-    if name in _API:
-        return getattr(importlib.import_module("meshwright.api"), name)
+    if name not in __all__:
+        raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
     if name == "report":  # a package that can be called: the verb of that name
         return importlib.import_module("meshwright.report")
-    if name in _ERRORS:
-        return getattr(importlib.import_module("meshwright.errors"), name)
-    raise AttributeError(f"module 'meshwright' has no attribute {name!r}")
+    room = "errors" if name in _ERRORS else "api"
+    return getattr(importlib.import_module(f"meshwright.{room}"), name)
 
 
 def __dir__() -> list[str]:

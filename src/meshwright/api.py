@@ -11,17 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from meshwright import __version__, planning, units
+from meshwright import estimating, planning, units
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.files import given
 from meshwright.files import request as requests
-from meshwright.files.request import Request
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.report import as_json, catalogue
 from meshwright.report.records import Because, Checked, Estimate, Plan
+from meshwright.saving import save, save_actions, save_trace, summary
 from meshwright.strategy.records import Strategy
-from meshwright.work import PRECISIONS, Work
+from meshwright.work import Work
 
 if TYPE_CHECKING:
     from meshwright.calibrate.rows import Run
@@ -32,14 +32,12 @@ if TYPE_CHECKING:
     from meshwright.report.largest import Maximum
     from meshwright.report.ranks import RankMap
     from meshwright.report.sweep import Sweep
-    from meshwright.search.largest import Largest, Tried
     from meshwright.search.why import Sentence
-    from meshwright.simulate.exact import Exact
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
-    "check", "compare", "estimate", "explain", "improve", "largest", "plan", "ranks", "save", "sweep",
-    "validate",
+    "check", "compare", "estimate", "explain", "improve", "largest", "plan", "ranks", "save",
+    "save_actions", "save_trace", "summary", "sweep", "validate",
 ]  # fmt: skip
 
 
@@ -75,33 +73,9 @@ def estimate(
         tokens_per_step=tokens_per_step, total_tokens=total_tokens, precision=precision, options=options,
         framework=framework, overrides=overrides, profile=profile, strategy=strategy,
     )  # fmt: skip
-    return _estimated(request, price_per_chip_hour=price_per_chip_hour, nearest=nearest, exact=exact)
-
-
-def _estimated(
-    request: Request, *, price_per_chip_hour: float | None, nearest: int, exact: bool = False
-) -> Estimate:
-    from meshwright.cost import step
-    from meshwright.search import derive
-
-    cluster = request.cluster.cluster
-    done = derive.complete(request.model, cluster, request.work, request.strategy, request.profile)
-    found = step.evaluate(
-        request.model, cluster, request.work, done.strategy, request.profile, operations=True
+    return estimating.estimated(
+        request, price_per_chip_hour=price_per_chip_hour, nearest=nearest, exact=exact
     )
-    because = {name: Because(d.value, d.because) for name, d in done.derived.items()}
-    simulated = None
-    if exact:
-        from meshwright.simulate import exact as simulation
-
-        simulated = simulation.exact(request.model, cluster, request.work, done.strategy, request.profile)
-    finished = planning.finished(
-        request, done.strategy, found if simulated is None else simulated.evaluation,
-        request.derived | because, price_per_chip_hour=price_per_chip_hour, nearest=nearest, balance=True,
-    )  # fmt: skip
-    if simulated is None:
-        return finished
-    return replace(finished, simulated=simulated, closed_form=found)
 
 
 def plan(
@@ -199,7 +173,7 @@ def sweep(
     cluster: str | Path | Cluster | None = None,
     *,
     over: Mapping[str, str | Iterable[Any]],
-    slack: float = 0.03,
+    slack: float = planning.SLACK,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
     **asked: Any,
@@ -347,35 +321,7 @@ def largest(
         asked.quantity, Asked(r.model, r.cluster.cluster, r.work, r.profile), r.strategy,
         up_to=asked.up_to, tokens_per_step=asked.tokens_per_step, progress=progress,
     )  # fmt: skip
-    return _maximum(r, found, price_per_chip_hour)
-
-
-def _maximum(request: Request, found: Largest, price_per_chip_hour: float | None) -> Maximum:
-    from meshwright.files.inverse import at_value
-    from meshwright.report.largest import Maximum, Point
-
-    def point(tried: Tried) -> Point:
-        if tried.ranked is None:
-            return Point(tried.value, tried.fits, None)
-        asked = at_value(request, tried.request)
-        plan = _complete(asked, tried.ranked.strategy, price_per_chip_hour)
-        return Point(tried.value, tried.fits, plan)
-
-    points = {t.value: point(t) for t in found.tried}
-    return Maximum(
-        quantity=found.quantity,
-        value=found.value,
-        plan=None if found.value is None else points[found.value].plan,
-        bound=found.bound,
-        above=None if found.above is None else points[found.above.value],
-        needs=found.needs,
-        tried=tuple(points.values()),
-        searched=found.searched,
-        search_seconds=found.seconds,
-        model=request.model,
-        cluster=request.cluster.cluster,
-        work=request.work,
-    )
+    return estimating.maximum(r, found, price_per_chip_hour)
 
 
 def improve(
@@ -395,7 +341,7 @@ def improve(
     from meshwright.search.bounds import Request as Asked
 
     asked = requests.read_arguments(model=model, cluster=cluster, **request)
-    base = _estimated(asked, price_per_chip_hour=price_per_chip_hour, nearest=0)
+    base = estimating.estimated(asked, price_per_chip_hour=price_per_chip_hour, nearest=0)
     r = Asked(asked.model, asked.cluster.cluster, asked.work, asked.profile)
     near = neighbourhood.improve(r, base.strategy, base.evaluation, progress=progress)
     best, searched = neighbourhood.best(r, base.strategy, base.evaluation, near)
@@ -403,15 +349,9 @@ def improve(
         base=base,
         neighbours=near.neighbours,
         rejected=near.rejected,
-        best=None if best is None else _complete(asked, best.strategy, price_per_chip_hour),
+        best=None if best is None else estimating.complete(asked, best.strategy, price_per_chip_hour),
         searched=searched,
     )
-
-
-def _complete(request: Request, strategy: Strategy, price_per_chip_hour: float | None) -> Estimate:
-    """The estimate of a strategy that leaves nothing out."""
-    fields = {name: getattr(strategy, name) for name in Strategy.__dataclass_fields__}
-    return _estimated(replace(request, strategy=fields), price_per_chip_hour=price_per_chip_hour, nearest=0)
 
 
 def validate(
@@ -483,11 +423,6 @@ def calibrate(
     return catalogue.calibration(fitted, len(found))
 
 
-def summary(found: Estimate) -> str:
-    """One line: the strategy and its step time."""
-    return f"{as_json.strategy_line(found.strategy)}, {units.seconds_text(found.step_time_s)} a step"
-
-
 def percent(flag: str, text: str) -> float:
     """A fraction from text of percent; InputError names the flag."""
     try:
@@ -508,79 +443,6 @@ def faults(*, several: bool = False, **request: Any) -> tuple[Diagnostic, ...]:
     except InputError as error:
         return error.diagnostics
     return ()
-
-
-def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimate:
-    """Write a plan file of the estimate, or of plan `rank` (from 1) of a search. Returns what was written."""
-    from meshwright.files.plan_file import write_plan
-
-    chosen = result if isinstance(result, Estimate) else _ranked(result, rank)
-    shown = as_json.plan_json(chosen)
-    strategy = {k: v for k, v in shown["strategy"].items() if k != "stages" and v is not None}
-    work = {
-        k: v
-        for k, v in as_json.work_json(chosen.work).items()
-        if k != "tokens_per_step" and v not in (None, [])
-    }
-    framework = chosen.profile.framework
-    write_plan(
-        Path(path),
-        model=chosen.given.model,
-        cluster=chosen.given.cluster,
-        work=work | {"framework": f"{framework.name}@{framework.generation}"},
-        strategy=strategy,
-        estimate={
-            "version": __version__,
-            "profile": as_json.profile_name(chosen),
-            "fits": chosen.fits,
-            "step_time_s": chosen.step_time_s,
-            "tokens_per_s_per_chip": chosen.tokens_per_s_per_chip,
-            "mfu": chosen.mfu,
-            "peak_gib": shown["memory"]["peak_gib"],
-            "capacity_gib": shown["memory"]["capacity_gib"],
-        },
-    )
-    return chosen
-
-
-def save_trace(found: Estimate, path: str | Path) -> None:
-    """Write the simulated step of an `exact` estimate as a Chrome trace, which Perfetto opens too."""
-    import json
-
-    from meshwright.files.text import write_text
-    from meshwright.report.trace import trace
-
-    title = f"{found.model.name} on {found.cluster.name}: {summary(found)}"
-    write_text(Path(path), json.dumps(trace(_simulated(found), title)))
-
-
-def save_actions(found: Estimate, path: str | Path) -> None:
-    """Write the schedule of an `exact` estimate as the table that `torch.distributed.pipelining` loads."""
-    from meshwright.files.text import write_text
-    from meshwright.report.action_table import action_table
-
-    network = _simulated(found).timeline.network
-    write_text(Path(path), action_table(network, found.strategy.schedule))
-
-
-def _simulated(found: Estimate) -> Exact:
-    if found.simulated is None:
-        raise InputError(
-            Diagnostic("MW909", "this estimate has no simulated step", hint="estimate with exact=True")
-        )
-    return found.simulated
-
-
-def _ranked(found: Plan, rank: int) -> Estimate:
-    if 1 <= rank <= len(found.plans):
-        return found.plans[rank - 1]
-    count = len(found.plans)
-    raise InputError(
-        Diagnostic(
-            "MW905", f"rank {rank} of {count} plan{'' if count == 1 else 's'}", where="--rank",
-            hint=f"choose 1 to {count}" if count else "no plan fits, so there is none to write",
-        )
-    )  # fmt: skip
 
 
 def models(words: Iterable[str] = ()) -> dict[str, Any]:
@@ -610,19 +472,7 @@ def cluster_figure(name: str, text: str) -> float:
 
 def words(flag: str) -> tuple[str, ...]:
     """Words that `flag` takes, for shell completion; empty where it takes numbers."""
-    if flag == "--schedule":
-        from meshwright.cost import schedule
-
-        return tuple(schedule.names())
-    if flag == "--target":
-        from meshwright.strategy import targets
-
-        return targets.names()
-    if flag == "--framework":
-        from meshwright.profiles import load
-
-        return load.names()
-    return PRECISIONS if flag == "--precision" else ()
+    return catalogue.words(flag)
 
 
 def model_names() -> tuple[str, ...]:

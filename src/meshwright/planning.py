@@ -8,20 +8,20 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Any
 
-from meshwright import units
+from meshwright import estimating, units
 from meshwright.cost.flops import model_flops
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.files import given as givens
 from meshwright.files.given import ClusterGiven
 from meshwright.files.request import Request
 from meshwright.hardware import cluster as clusters
-from meshwright.report.records import Because, Choice, Estimate, Given, Plan, Point
-from meshwright.search.ranking import axes_used
+from meshwright.report.records import Choice, Estimate, Plan, Point
+from meshwright.search.ranking import TIED, axes_used
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.targets import Target, load
 
 OBJECTIVES = ("time", "cost", "energy", "simplicity")
-SLACK = 0.03  # how much slower a simpler plan may be
+SLACK = TIED  # how much slower a simpler plan may be: what the model cannot tell apart anyway
 BUDGETS = 12  # points of a front at most
 STEP = 0.03  # of the capacity between two points of a front
 TOO_FEW = "the deadline is missed even at the chips' peak"
@@ -109,7 +109,7 @@ def wish(
 
 def _days(text: str | float) -> float:
     if isinstance(text, str) and not text.strip().replace(".", "", 1).isdigit():
-        return units.parse_time(text) / 86400.0
+        return units.parse_time(text) / units.SECONDS_PER_DAY
     return float(text)
 
 
@@ -168,7 +168,7 @@ def _days_at_peak(request: Request) -> float:
     if finetune != "none":
         return 0.0
     flops = float(model_flops(request.model, work.seq_len, finetune)) * (work.total_tokens or 0.0)
-    return flops / fastest / 86400.0
+    return flops / fastest / units.SECONDS_PER_DAY
 
 
 def _resized(machine: ClusterGiven, most: int) -> list[ClusterGiven]:
@@ -215,7 +215,7 @@ def _search(request: Request, wish: Wish, ask: Ask) -> Plan:
 
     def done(ranked: Any, n_near: int, *, balance: bool = False) -> Estimate:
         detailed = step.evaluate(model, machine, work, ranked.strategy, request.profile, detail=True)
-        return finished(
+        return estimating.finished(
             request, ranked.strategy, detailed, request.derived,
             price_per_chip_hour=ask.price_per_chip_hour, nearest=n_near, balance=balance,
         )  # fmt: skip
@@ -331,44 +331,3 @@ def _missed(results: Sequence[Plan], choices: Sequence[Choice], request: Request
         f"(--chips-up-to), fewer tokens or more time"
     )
     return replace(best, plans=(), necessity=(), why=(), nearest=best.best, needs=needs, pareto=())
-
-
-def finished(
-    request: Request,
-    strategy: Strategy,
-    evaluation: Any,
-    derived: dict[str, Because],
-    *,
-    price_per_chip_hour: float | None,
-    nearest: int,
-    balance: bool = False,
-) -> Estimate:
-    """The record of an evaluated strategy, with its checks and the measured runs nearest to it; `balance`:
-    and with what each way of balancing experts would cost."""
-    from meshwright import checks
-    from meshwright.calibrate import bands
-    from meshwright.search.balance import balanced
-
-    machine, work, habits = request.cluster.cluster, request.work, request.profile.framework
-    found = checks.run(request.model, machine, work, strategy, evaluation, request.profile)
-    near: tuple[Any, ...] = ()
-    if nearest:
-        from meshwright.calibrate import nearest as nearest_runs
-
-        near = tuple(nearest_runs.nearest(request.model, machine, work, strategy, n=nearest))
-    ways = balanced(request.model, machine, work, strategy, request.profile) if balance else {}
-    return Estimate(
-        model=request.model,
-        cluster=machine,
-        work=work,
-        strategy=strategy,
-        profile=request.profile,
-        evaluation=evaluation,
-        derived=derived,
-        given=Given(request.model_as_given, request.cluster.mapping()),
-        diagnostics=tuple(found),
-        nearest=near,
-        interval_s=bands.interval(habits.name, request.model, float(evaluation.step_time_s)),
-        price_per_chip_hour=price_per_chip_hour,
-        moe_balance=ways,
-    )

@@ -19,6 +19,7 @@ _NUMBER = re.compile(
     r"\s*([+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*", re.DOTALL
 )  # a comma parts thousands; 4,8 is a list and no number
 
+SECONDS_PER_DAY = 86400.0
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60}
 _BYTES = {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()} | {"KB": 1e3}
@@ -31,7 +32,7 @@ _RATES = (
 _LENGTHS = {"": 1.0, "k": 2.0**10, "M": 2.0**20, "Ki": 2.0**10, "Mi": 2.0**20}
 _COUNTS = {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
 _TIMES = {
-    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0,
+    "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": SECONDS_PER_DAY,
 }  # fmt: skip
 _FLOPS = {f"{p}FLOP/s": f for p, f in _DECIMAL.items()} | {f"{p}FLOPS": f for p, f in _DECIMAL.items()}
 
@@ -218,8 +219,8 @@ def seconds_text(value: float, digits: int = 3) -> str:
     ('12.5 s', '4.20 ms', '54.0 days')
     """
     steps = [
-        (2 * 86400.0, 86400.0, " days"), (2 * 3600.0, 3600.0, " h"), (120.0, 60.0, " min"), (1.0, 1.0, " s"),
-        (1e-3, 1e-3, " ms"), (1e-6, 1e-6, " µs"), (0.0, 1e-9, " ns"),
+        (2 * SECONDS_PER_DAY, SECONDS_PER_DAY, " days"), (2 * 3600.0, 3600.0, " h"), (120.0, 60.0, " min"),
+        (1.0, 1.0, " s"), (1e-3, 1e-3, " ms"), (1e-6, 1e-6, " µs"), (0.0, 1e-9, " ns"),
     ]  # fmt: skip
     value = float(value)
     if not math.isfinite(value):

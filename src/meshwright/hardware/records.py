@@ -7,7 +7,6 @@ from typing import Literal
 
 Fabric = Literal["switched", "mesh", "torus", "none"]
 LinkKind = Literal["nvlink", "xgmi", "ici", "neuronlink", "roce", "hccs", "pcie"]
-Vendor = Literal["NVIDIA", "AMD", "Google", "AWS", "Intel", "Huawei"]
 
 
 @dataclass(frozen=True, slots=True)

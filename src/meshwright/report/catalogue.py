@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.hardware.records import Chip, Cluster
 from meshwright.report.as_json import GIB, cluster_json, envelope, plain
+from meshwright.work import PRECISIONS
 
 if TYPE_CHECKING:
     from meshwright.calibrate.fit import Fitted
@@ -162,3 +163,20 @@ __all__ = [
     "model_names",
     "models",
 ]
+
+
+def words(flag: str) -> tuple[str, ...]:
+    """Words that `flag` takes, for shell completion; empty where it takes numbers."""
+    if flag == "--schedule":
+        from meshwright.cost import schedule
+
+        return tuple(schedule.names())
+    if flag == "--target":
+        from meshwright.strategy import targets
+
+        return targets.names()
+    if flag == "--framework":
+        from meshwright.profiles import load
+
+        return load.names()
+    return PRECISIONS if flag == "--precision" else ()

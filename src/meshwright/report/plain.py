@@ -10,6 +10,10 @@ from meshwright.report.records import Estimate
 from meshwright.search import probe
 
 WIDER = 2.0  # how much wider a road is asked about
+_SPELLED = {
+    "ns": "nanoseconds", "µs": "microseconds", "ms": "milliseconds", "s": "seconds", "min": "minutes",
+    "h": "hours", "days": "days",
+}  # fmt: skip
 
 
 def story(found: Explanation) -> tuple[str, ...]:
@@ -28,11 +32,9 @@ def _count(value: float) -> str:
 
 
 def _time(seconds: float) -> str:
-    for least, word in ((2 * 86400.0, "days"), (7200.0, "hours"), (120.0, "minutes"), (0.0, "seconds")):
-        if seconds >= least:
-            unit = {"days": 86400.0, "hours": 3600.0, "minutes": 60.0, "seconds": 1.0}[word]
-            return f"{seconds / unit:.3g} {word}"
-    raise AssertionError("the last word takes everything")
+    """Seconds with the unit written out."""
+    number, unit = units.seconds_text(seconds).split(" ")
+    return f"{number} {_SPELLED[unit]}"
 
 
 def _share(fraction: float) -> str:
@@ -173,7 +175,7 @@ def _money(e: Estimate) -> str:
         return ""
     said = (
         f"The whole course of {_count(run.total_tokens)} pieces of text takes {_count(run.n_steps)} rounds, "
-        f"{_time(run.days * 86400.0)}, which is {_count(run.chip_hours)} hours of one chip."
+        f"{_time(run.days * units.SECONDS_PER_DAY)}, which is {_count(run.chip_hours)} hours of one chip."
     )
     if run.cost_usd is not None and run.price_per_chip_hour is not None:
         price = units.money_text(run.price_per_chip_hour)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from meshwright import units
 from meshwright.cost.evaluation import Evaluation
 from meshwright.errors import Diagnostic
 from meshwright.hardware.records import Cluster
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from meshwright.search.plan import Necessity
     from meshwright.search.why import Sentence
     from meshwright.simulate.exact import Exact
-
-SECONDS_PER_DAY = 86400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +138,7 @@ class Estimate:
         return Run(
             total_tokens=tokens,
             n_steps=n_steps,
-            days=seconds / SECONDS_PER_DAY,
+            days=seconds / units.SECONDS_PER_DAY,
             chip_hours=seconds / 3600.0 * self.cluster.n_chips,
             price_per_chip_hour=self.price_per_chip_hour,
             tdp_w=self.cluster.chip.tdp_w,

@@ -77,7 +77,7 @@ def _ranking(found: Plan, shown: int) -> Table:
     same = [f"{name} {values[name][0]}" for name in _SHOWN if name not in differ and values[name][0] != "1"]
     table = Table(
         title=f"plans, best first by {found.objective}", title_justify="left", box=None, padding=(0, 2, 0, 0),
-        caption=f"in all of them: {', '.join(same)}", caption_justify="left",
+        caption=f"in all of them: {', '.join(same)}{_ties(found, plans)}", caption_justify="left",
     )  # fmt: skip
     table.add_column("", justify="right")
     for name in differ:

@@ -1,0 +1,117 @@
+"""From strategies to records of the report: one estimate with its checks, and the largest value that fits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from meshwright.files.request import Request
+from meshwright.report.records import Because, Estimate, Given
+from meshwright.strategy.records import Strategy
+
+if TYPE_CHECKING:
+    from meshwright.report.largest import Maximum
+    from meshwright.search.largest import Largest, Tried
+
+
+def estimated(
+    request: Request, *, price_per_chip_hour: float | None, nearest: int, exact: bool = False
+) -> Estimate:
+    """The estimate of a request: what it leaves out derived, `exact` simulated pass by pass."""
+    from meshwright.cost import step
+    from meshwright.search import derive
+
+    cluster = request.cluster.cluster
+    done = derive.complete(request.model, cluster, request.work, request.strategy, request.profile)
+    found = step.evaluate(
+        request.model, cluster, request.work, done.strategy, request.profile, operations=True
+    )
+    because = {name: Because(d.value, d.because) for name, d in done.derived.items()}
+    simulated = None
+    if exact:
+        from meshwright.simulate import exact as simulation
+
+        simulated = simulation.exact(request.model, cluster, request.work, done.strategy, request.profile)
+    told = finished(
+        request, done.strategy, found if simulated is None else simulated.evaluation,
+        request.derived | because, price_per_chip_hour=price_per_chip_hour, nearest=nearest, balance=True,
+    )  # fmt: skip
+    if simulated is None:
+        return told
+    return replace(told, simulated=simulated, closed_form=found)
+
+
+def complete(request: Request, strategy: Strategy, price_per_chip_hour: float | None) -> Estimate:
+    """The estimate of a strategy that leaves nothing out."""
+    fields = {name: getattr(strategy, name) for name in Strategy.__dataclass_fields__}
+    return estimated(replace(request, strategy=fields), price_per_chip_hour=price_per_chip_hour, nearest=0)
+
+
+def finished(
+    request: Request,
+    strategy: Strategy,
+    evaluation: Any,
+    derived: dict[str, Because],
+    *,
+    price_per_chip_hour: float | None,
+    nearest: int,
+    balance: bool = False,
+) -> Estimate:
+    """The record of an evaluated strategy, with its checks and the measured runs nearest to it; `balance`:
+    and with what each way of balancing experts would cost."""
+    from meshwright import checks
+    from meshwright.calibrate import bands
+    from meshwright.search.balance import balanced
+
+    machine, work, habits = request.cluster.cluster, request.work, request.profile.framework
+    found = checks.run(request.model, machine, work, strategy, evaluation, request.profile)
+    near: tuple[Any, ...] = ()
+    if nearest:
+        from meshwright.calibrate import nearest as nearest_runs
+
+        near = tuple(nearest_runs.nearest(request.model, machine, work, strategy, n=nearest))
+    ways = balanced(request.model, machine, work, strategy, request.profile) if balance else {}
+    return Estimate(
+        model=request.model,
+        cluster=machine,
+        work=work,
+        strategy=strategy,
+        profile=request.profile,
+        evaluation=evaluation,
+        derived=derived,
+        given=Given(request.model_as_given, request.cluster.mapping()),
+        diagnostics=tuple(found),
+        nearest=near,
+        interval_s=bands.interval(habits.name, request.model, float(evaluation.step_time_s)),
+        price_per_chip_hour=price_per_chip_hour,
+        moe_balance=ways,
+    )
+
+
+def maximum(request: Request, found: Largest, price_per_chip_hour: float | None) -> Maximum:
+    """The record of a largest value: the plan there, the next value above, and every value searched whole."""
+    from meshwright.files.inverse import at_value
+    from meshwright.report.largest import Maximum, Point
+
+    def point(tried: Tried) -> Point:
+        if tried.ranked is None:
+            return Point(tried.value, tried.fits, None)
+        asked = at_value(request, tried.request)
+        plan = complete(asked, tried.ranked.strategy, price_per_chip_hour)
+        return Point(tried.value, tried.fits, plan)
+
+    points = {t.value: point(t) for t in found.tried}
+    return Maximum(
+        quantity=found.quantity,
+        value=found.value,
+        plan=None if found.value is None else points[found.value].plan,
+        bound=found.bound,
+        above=None if found.above is None else points[found.above.value],
+        needs=found.needs,
+        tried=tuple(points.values()),
+        searched=found.searched,
+        search_seconds=found.seconds,
+        model=request.model,
+        cluster=request.cluster.cluster,
+        work=request.work,
+    )
