@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +103,14 @@ def test_unbounded_values_have_words() -> None:
 def test_booleans_are_not_lengths() -> None:
     with pytest.raises(units.UnitError):
         units.parse_length(True)
+
+
+@pytest.mark.parametrize("number", [np.int32(8192), np.float32(8192), np.int64(8192)])
+def test_numbers_of_numpy_are_numbers(number: Any) -> None:
+    assert units.parse_length(number) == 8192
+
+
+@pytest.mark.parametrize("odd", [10**400, [8192], None, b"8k"])
+def test_what_is_no_number_is_told(odd: Any) -> None:
+    with pytest.raises(units.UnitError):
+        units.parse_length(odd)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import re
+from numbers import Real
 
 _NUMBER = re.compile(
     r"\s*([+-]?(?:(?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d+)?)\s*(.*?)\s*", re.DOTALL
@@ -45,8 +46,13 @@ def _parse(text: str | int | float, table: dict[str, float], what: str, like: st
     """`text` as a number of the base unit of `table`; unit spellings are exact, then matched by case."""
     if isinstance(text, bool):
         raise UnitError(f"{text!r} is not {what}; write it like {like}")
-    if isinstance(text, int | float):
-        value, unit = float(text), ""
+    if isinstance(text, Real):  # numbers of NumPy too
+        try:
+            value, unit = float(text), ""
+        except OverflowError:
+            value, unit = math.inf, ""
+    elif not isinstance(text, str):
+        raise UnitError(f"{text!r} is not {what}; write it like {like}")
     else:
         match = _NUMBER.fullmatch(text)
         if match is None:
