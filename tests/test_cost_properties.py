@@ -182,15 +182,17 @@ def test_more_microbatches_never_enlarge_the_bubbles_share(plan: Drawn, more: in
 def test_time_is_linear_in_microbatches(plan: Drawn) -> None:
     """Three batches in arithmetic progression take steps in arithmetic progression.
 
-    Over a pipeline the stage that lasts longest counts, with its exchange: with more microbatches another one
-    may, which leaves the rest of the pipeline as much or less to wait for.
+    Over a pipeline the stage that lasts longest counts, with its exchange. While it is the same one, the
+    longest of its paths counts, each of which is linear: steps may grow faster with more. With more
+    microbatches another stage may count, whose exchange is shorter.
     """
     work = plan[2]
-    one, two, three = (
-        run(plan, work=replace(work, global_batch_size=k * work.global_batch_size)).step_time_s
-        for k in (1, 2, 3)
-    )
+    runs = [run(plan, work=replace(work, global_batch_size=k * work.global_batch_size)) for k in (1, 2, 3)]
+    one, two, three = (found.step_time_s for found in runs)
+    exchange = [found.time_s["dp"] + found.time_s["optimizer"] for found in runs]
     assert one < two < three
+    if exchange == pytest.approx([exchange[0]] * 3, rel=1e-9):
+        assert three - two >= (two - one) * (1 - 1e-6)
     if plan[3].pp == 1:
         assert three - two == pytest.approx(two - one, rel=1e-6)
     assert one < two < 2 * one * (1 + 1e-12)  # bubble, exchange and optimizer come once
