@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from meshwright.errors import InputError
 from meshwright.files import given as givens
 from meshwright.files import request
 from meshwright.files.work_given import WorkGiven, work_of
+from meshwright.hardware import cluster as clusters
 
 ASK: dict[str, Any] = {"seq_len": 8192, "global_batch_size": 128}
 
@@ -72,6 +74,55 @@ def test_a_model_record_and_a_cluster_record_are_taken(tmp_path: Path) -> None:
     assert read_back.model == base.model
     assert read_back.cluster.cluster.scale_up_size == base.cluster.cluster.scale_up_size
     assert read_back.cluster.cluster.n_chips == base.cluster.cluster.n_chips
+
+
+@pytest.mark.parametrize("spelling", ["64xh100", "16xdgx-h100", "1xh100", "tpu-v5p:8x8x8", "2*tpu-v5p:8x8x8"])
+def test_a_cluster_record_survives_the_trip(tmp_path: Path, spelling: str) -> None:
+    record = clusters.parse(spelling)
+    ask = {"seq_len": 2048, "global_batch_size": 2048, "nearest": 0}
+    path = tmp_path / "plan.yaml"
+    api.save(api.estimate("llama-3.2-1b", record, **ask), path)
+    assert request.read(path, None).cluster.cluster == record
+    assert f"cluster: {spelling}\n" in path.read_text(), "the data sheet's figures need no repetition"
+
+
+def test_figures_of_a_record_can_be_replaced(tmp_path: Path) -> None:
+    record = clusters.parse("64xh100", {"scale_up_size": 4, "oversubscription": 2})
+    slow = request.read("llama-3.1-8b", record, **ASK, overrides={"scale_out_gbits_s": 100}).cluster
+    assert slow.cluster.scale_out_bytes_s == pytest.approx(100e9 / 8 / 2)
+    assert slow.cluster.scale_up_size == 4
+    assert slow.overrides == {"scale_up_size": 4, "oversubscription": 2, "scale_out_gbits_s": 100}
+    spelled = request.read("llama-3.1-8b", "64xh100", **ASK, overrides=slow.overrides).cluster.cluster
+    assert replace(spelled, derived=()) == replace(slow.cluster, derived=())
+
+
+def test_a_chip_changed_in_python_is_saved_with_its_figures(tmp_path: Path) -> None:
+    record = clusters.parse("64xh100")
+    fast = replace(record, chip=replace(record.chip, bf16_flops=1.5e15))
+    path = tmp_path / "plan.yaml"
+    first = api.estimate("llama-3.1-8b", fast, **ASK, nearest=0)
+    api.save(first, path)
+    assert api.estimate(path, nearest=0).step_time_s == first.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("model", 3), ("model", None), ("cluster", 3), ("work", {"seq_len": 4096}), ("precision", 8),
+        ("options", [3]), ("options", 3), ("framework", 1), ("overrides", [400]), ("profile", 2),
+    ],
+)  # fmt: skip
+def test_an_argument_of_the_wrong_kind_is_named(name: str, value: object) -> None:
+    with pytest.raises(InputError) as caught:
+        request.read(**{"model": "llama-3.1-8b", "cluster": "64xh100", **ASK, name: value})
+    (said,) = caught.value.diagnostics
+    assert said.where == name
+    assert repr(value) in said.message
+
+
+def test_options_may_be_one_text() -> None:
+    read = request.read("llama-3.1-8b", "64xh100", **ASK, options="fused-loss+compile")
+    assert read.work.options == {"fused-loss", "compile"}
 
 
 def test_cluster_files_take_units_and_chip_figures(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,7 +13,10 @@ from meshwright.files.given import OVERRIDES, ClusterGiven, named
 from meshwright.files.schema import GbitsPerS, GbytesPerS, Gib, Strict, Tflops, validate, version_fault
 from meshwright.files.text import fault
 from meshwright.files.yaml import Document, Key
-from meshwright.hardware.records import Chip
+from meshwright.hardware import cluster as clusters
+from meshwright.hardware import slices
+from meshwright.hardware.chips import GIB
+from meshwright.hardware.records import Chip, Cluster
 
 
 class ChipFigures(Strict):
@@ -83,15 +87,81 @@ def cluster_of(document: Document, at: Key = (), overrides: dict[str, float] | N
     return replace(given, cluster=replace(given.cluster, chip=chip, usable_bytes=usable), chip=figures)
 
 
+def of_record(cluster: Cluster, overrides: dict[str, float] | None = None) -> ClusterGiven:
+    """A cluster that was built in Python, with `overrides` in the units of their names.
+
+    What a file needs to build it again: how `--on` spells it, and the figures in which it or its chip differs
+    from the data sheet.
+    """
+    plain = _spelled(cluster)
+    own = _figures(cluster)
+    sheet = _figures(plain) if plain is not None else {}
+    figures = {name: value for name, value in own.items() if sheet.get(name) != value} | (overrides or {})
+    chip = _differing(cluster.chip, plain.chip) if plain is not None else {}
+    if overrides:
+        facts = tuple(d for d in cluster.derived if d[0] in ("n_chips", "torus"))
+        cluster = clusters.build(
+            cluster.chip, cluster.n_chips, own | overrides, torus=cluster.torus, n_slices=cluster.n_slices,
+            name=cluster.name, derived=facts,
+        )  # fmt: skip
+    return ClusterGiven(cluster, plain.name if plain is not None else cluster.name, figures, chip)
+
+
+def _spelled(cluster: Cluster) -> Cluster | None:
+    """The same count of the same chip with the figures of its sheet, named as `--on` takes it; None where
+    the sheet alone makes no cluster."""
+    counted = f"{cluster.n_chips}x{cluster.chip.name}"
+    if cluster.torus:
+        counted = f"{cluster.n_slices}*{cluster.chip.name}:{slices.spell(cluster.torus)}"
+    for text in (cluster.name, counted):
+        try:
+            found = clusters.parse(text)
+        except InputError:
+            continue
+        same = (found.chip.name, found.n_chips, found.torus) == (
+            cluster.chip.name, cluster.n_chips, cluster.torus,
+        )  # fmt: skip
+        if same:
+            return found
+    return None
+
+
+def _figures(cluster: Cluster) -> dict[str, float]:
+    """The figures of a cluster that `--set cluster.FIELD` takes, in the units of their names."""
+    found = {"usable_gib": cluster.usable_bytes / GIB}
+    if not cluster.torus:
+        found["scale_up_size"] = cluster.scale_up_size
+    if math.isfinite(cluster.scale_up_bytes_s):  # a domain of one chip has no link
+        found["scale_up_gbytes_s"] = cluster.scale_up_bytes_s / 1e9
+    if cluster.scale_out_bytes_s is not None:
+        found["scale_out_gbits_s"] = cluster.scale_out_bytes_s * cluster.oversubscription * 8 / 1e9
+    if cluster.oversubscription != 1:
+        found["oversubscription"] = cluster.oversubscription
+    return found
+
+
+# Of the chip: field of the file, field of the record, unit.
+_CHIP = (
+    ("bf16", "bf16_flops", 1e12), ("fp8", "fp8_flops", 1e12), ("fp4", "fp4_flops", 1e12),
+    ("hbm", "hbm_bytes", GIB), ("hbm_gbytes_s", "hbm_bytes_s", 1e9), ("tdp_w", "tdp_w", 1.0),
+)  # fmt: skip
+
+
+def _differing(chip: Chip, sheet: Chip) -> dict[str, Any]:
+    """The figures of `chip` that are not its sheet's, as a cluster file has them."""
+    return {
+        name: getattr(chip, target) / unit
+        for name, target, unit in _CHIP
+        if getattr(chip, target) is not None and getattr(chip, target) != getattr(sheet, target)
+    }
+
+
 def _with_figures(chip: Chip, figures: ChipFigures) -> Chip:
     changed: dict[str, Any] = {}
-    for name, target, factor in (
-        ("bf16", "bf16_flops", 1e12), ("fp8", "fp8_flops", 1e12), ("fp4", "fp4_flops", 1e12),
-        ("hbm", "hbm_bytes", 2.0**30), ("hbm_gbytes_s", "hbm_bytes_s", 1e9), ("tdp_w", "tdp_w", 1.0),
-    ):  # fmt: skip
+    for name, target, unit in _CHIP:
         value = getattr(figures, name)
         if value is not None:
-            changed[target] = value * factor
+            changed[target] = value * unit
     if figures.hbm is not None:
         taken = chip.hbm_bytes - chip.usable_bytes
         changed["usable_bytes"] = figures.hbm * 2.0**30 - taken

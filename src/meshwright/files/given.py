@@ -14,7 +14,7 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.units import UnitError, parse_bytes, parse_rate
 
-__all__ = ["OVERRIDES", "ClusterGiven", "PlanGiven", "given_of", "named", "override"]
+__all__ = ["OVERRIDES", "ClusterGiven", "PlanGiven", "named", "override"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +77,6 @@ def named(on: str, overrides: dict[str, float]) -> ClusterGiven:
     from meshwright.hardware import cluster
 
     return ClusterGiven(cluster.parse(on, dict(overrides)), on, dict(overrides), {})
-
-
-def given_of(cluster: Cluster) -> ClusterGiven:
-    """A cluster record, with the figures that a file needs to build it again on the same chip."""
-    figures: dict[str, float] = {
-        "scale_up_size": cluster.scale_up_size,
-        "scale_up_gbytes_s": cluster.scale_up_bytes_s / 1e9,
-        "usable_gib": cluster.usable_bytes / 2**30,
-    }
-    if cluster.scale_out_bytes_s is not None:
-        # The record holds what is left after oversubscription, so that is not divided out again.
-        figures["scale_out_gbits_s"] = cluster.scale_out_bytes_s * 8 / 1e9
-    return ClusterGiven(cluster, cluster.name, figures, {})
 
 
 @dataclass(frozen=True, slots=True)

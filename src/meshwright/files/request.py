@@ -72,6 +72,14 @@ def read(
             faults.extend(error.diagnostics)
             return None
 
+    if isinstance(options, str):
+        options = [word for word in options.replace("+", ",").split(",") if word]
+    mistyped = _mistyped(
+        model=model, cluster=cluster, work=work, precision=precision, options=options, framework=framework,
+        overrides=overrides, profile=profile,
+    )  # fmt: skip
+    if mistyped:
+        raise InputError(*mistyped)
     figures = dict(overrides or {})
     for name in [n for n in figures if n not in OVERRIDES]:
         hint = did_you_mean(name, OVERRIDES) or f"known: {', '.join(OVERRIDES)}"
@@ -115,6 +123,33 @@ def read(
     for name, value, because in machine.cluster.derived:
         derived[f"cluster.{name}"] = Because(value, because)
     return Request(shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches)
+
+
+# What each argument may be, and how to say it; what a number may be is judged where it is read.
+_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
+    "model": ((str, os.PathLike, Model), "a name, a path or a Model"),
+    "cluster": ((str, os.PathLike, Cluster), "text such as '64xh100', a path or a Cluster"),
+    "work": ((Work,), "a Work"),
+    "precision": ((str,), "a word such as 'bf16'"),
+    "options": ((list, tuple, set, frozenset), "a list of words such as ['dropless']"),
+    "framework": ((str,), "a word such as 'torchtitan'"),
+    "overrides": ((Mapping,), "a mapping such as {'scale_out_gbits_s': 400}"),
+    "profile": ((str, os.PathLike), "a path"),
+}
+
+
+def _mistyped(**arguments: Any) -> list[Diagnostic]:
+    """Arguments that are of no kind that could be read."""
+    faults = []
+    for name, value in arguments.items():
+        kinds, example = _TYPES[name]
+        right = isinstance(value, kinds) or (value is None and name != "model")
+        if right and name == "options":
+            right = all(isinstance(word, str) for word in value)
+        if not right:
+            said = f"{name} is {value!r:.60}, and it must be {example}"
+            faults.append(Diagnostic("MW912", said, where=name, hint=f"pass {name} as {example}"))
+    return faults
 
 
 WORK = (
@@ -189,7 +224,9 @@ def read_cluster(cluster: str | Path | Cluster | None, figures: dict[str, float]
             )
         )  # fmt: skip
     if isinstance(cluster, Cluster):
-        return givens.given_of(cluster)
+        from meshwright.files import cluster_file
+
+        return cluster_file.of_record(cluster, figures)
     if isinstance(cluster, str) and not _is_path(cluster):
         return givens.named(cluster, figures)
     from meshwright.files import cluster_file, plan_file

@@ -113,7 +113,7 @@ def write_text(path: Path, text: str) -> None:
                 path,
                 "MW808",
                 f"cannot write {path}: {error.strerror}",
-                hint="choose another -o FILE",
+                hint="name a file in a folder that exists and that you may write to",
             )
         ) from None
     finally:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from meshwright import units
+from meshwright.calibrate import bands
 from meshwright.report.explanation import Explanation, request_of
 from meshwright.report.records import Estimate
 from meshwright.search import probe
@@ -187,12 +186,20 @@ def _trust(found: Explanation) -> str:
     """How much is guessed."""
     step = found.estimate.step_time_s
     assumed = sum(n.seconds for n in found.numbers if n.provenance == "assumed") / step
-    nothing: dict[bool, Any] = {
-        True: "Almost none of this time rests on guesses",
-        False: f"About {100 * assumed:.0f} percent of this time moves with figures that nobody has measured",
-    }
+    guessed = (
+        "Almost none of this time rests on guesses"
+        if assumed < 0.005
+        else f"About {100 * assumed:.0f} percent of this time moves with figures that nobody has measured"
+    )
+    band = ""
+    if found.estimate.interval_s is not None:
+        low, high = (_time(seconds) for seconds in found.estimate.interval_s)
+        band = (
+            f"Held against runs that it had not seen, such a calculation had {10 * bands.INSIDE:.0f} of "
+            f"10 within what here is {low} to {high}. "
+        )
     return (
-        f"{nothing[assumed < 0.005]}; the rest comes from the makers' data sheets and from published "
-        "measurements of other runs. It is a calculation and not a measurement: a short trial on the real "
-        "machine should come before a long bill."
+        f"{guessed}; the rest comes from the makers' data sheets and from published measurements of other "
+        f"runs. {band}It is a calculation and not a measurement: a short trial on the real machine should "
+        "come before a long bill."
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from markupsafe import Markup
 
 from meshwright import units
+from meshwright.calibrate import bands
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
 from meshwright.report.as_json import GIB
 from meshwright.report.document import Report, moments, telling_ranks
@@ -30,7 +31,10 @@ AFTER = {"exchange": "gradients and weights", "optimizer": "update"}
 def verdict(report: Report) -> dict[str, Any]:
     """Whether it fits and the figures that people quote."""
     e = report.estimate
-    low_high = "" if e.interval_s is None else " to ".join(units.seconds_text(s) for s in e.interval_s)
+    low_high = ""
+    if e.interval_s is not None:
+        low_high = " to ".join(units.seconds_text(s) for s in e.interval_s)
+        low_high += f" in {units.percent_text(bands.INSIDE, 0)} of such runs"
     peak, room = float(e.evaluation.peak_bytes) / GIB, float(e.evaluation.capacity_bytes) / GIB
     figures: list[tuple[str, Shown, str]] = [
         ("step time", seconds(e.step_time_s), low_high),

@@ -8,6 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright import units
+from meshwright.calibrate import bands
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
 from meshwright.report.as_json import profile_name, strategy_line
 from meshwright.report.records import Estimate
@@ -70,7 +71,8 @@ def print_headline(found: Estimate, console: Console) -> None:
     interval = ""
     if found.interval_s is not None:
         low, high = found.interval_s
-        interval = f" ({units.seconds_text(low)} to {units.seconds_text(high)})"
+        inside = f"{units.percent_text(bands.INSIDE, 0)} of such runs"
+        interval = f" ({units.seconds_text(low)} to {units.seconds_text(high)}: {inside})"
     console.print(f"step time   {units.seconds_text(found.step_time_s)}{interval}")
     console.print(f"throughput  {units.number_text(found.tokens_per_s_per_chip)} tokens/s/chip")
     rate, dense = units.flops_text(found.model_flops_per_s_per_chip), units.flops_text(found.peak_flops)
