@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from meshwright.cost.step import evaluate
-from published_runs import BLOOM, GIB, GPT_175B, Run, close, gpt
+from meshwright.units import GIB
+from published_runs import BLOOM, GPT_175B, Run, close, gpt
 
 # --- tensor and pipeline parallelism -----------------------------------------------------------------------
 

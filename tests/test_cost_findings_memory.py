@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from meshwright.model import presets
-from published_runs import GIB, GPT_175B, Run, close, gpt
+from meshwright.units import GIB
+from published_runs import GPT_175B, Run, close, gpt
 
 # --- recompute and memory ----------------------------------------------------------------------------------
 

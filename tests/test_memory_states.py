@@ -17,7 +17,8 @@ from meshwright.model.params import embedding_params, head_params, total_params
 from meshwright.profiles import load as profiles
 from meshwright.strategy import finetune, offload
 from meshwright.strategy.records import Strategy
-from published_runs import GIB, Run
+from meshwright.units import GIB
+from published_runs import Run
 
 HF, MEGATRON = (
     profiles.load(name, chips.load("h100")).framework for name in ("hf-trainer", "megatron-core@bridge-25.09")

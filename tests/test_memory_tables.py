@@ -10,12 +10,13 @@ from statistics import median
 import pytest
 
 from meshwright.calibrate.cases import Case
-from meshwright.calibrate.conventions import GIB, reading
+from meshwright.calibrate.conventions import reading
 from meshwright.calibrate.predict import predict
 from meshwright.calibrate.rows import Shipped, shipped
 from meshwright.calibrate.statistics import fit_verdict
 from meshwright.calibrate.validate import Outcome, judge
 from meshwright.errors import InputError
+from meshwright.units import GIB
 
 # Out of memory though predicted to fit: a run whose sibling of the same peak passes in half of its tries, and
 # one 2 % larger than a sibling measured at 67 GB of 80.

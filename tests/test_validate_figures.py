@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from meshwright.calibrate import rows
 from meshwright.calibrate.cases import Case
-from meshwright.calibrate.conventions import GIB
 from meshwright.calibrate.predict import Prediction
 from meshwright.calibrate.rows import Run
 from meshwright.calibrate.statistics import Judged, Ranked, errors, ranking
 from meshwright.calibrate.validate import judge, validate
 from meshwright.errors import Diagnostic, InputError
+from meshwright.units import GIB
 
 BASE = Run(
     "r", source="lab@1:page", framework="megatron-core", model="Llama-3.1-8B", chip="H100-SXM", n_chips=64,

@@ -22,6 +22,7 @@ _NUMBER = re.compile(
 
 SECONDS_PER_DAY = 86400.0
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+GIB = 2.0**30
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50, "Ei": 2.0**60}
 _BYTES = {f"{p}B": f for p, f in (_DECIMAL | _BINARY).items()} | {"KB": 1e3}
 _BITS = {f"{p}bit": f / 8 for p, f in _DECIMAL.items()} | {f"{p}b": f / 8 for p, f in _DECIMAL.items()}

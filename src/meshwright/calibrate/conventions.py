@@ -13,8 +13,7 @@ from importlib.resources import files
 from meshwright.calibrate.cases import Case
 from meshwright.calibrate.rows import Run
 from meshwright.model.records import Attention, LatentAttention, Model
-
-GIB = 2.0**30
+from meshwright.units import GIB
 
 
 @dataclass(frozen=True, slots=True)

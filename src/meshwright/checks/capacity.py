@@ -8,9 +8,9 @@ from meshwright.errors import Diagnostic
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.strategy.records import Strategy
+from meshwright.units import GIB
 from meshwright.work import Work
 
-GIB = 2.0**30
 # Near the limit, published runs of one layout both fit and fail, depending on fragmentation; the allocator's
 # slack is an estimate, so a plan with less than this share to spare is called close. Assumed.
 TIGHT = 0.95

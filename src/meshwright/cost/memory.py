@@ -23,9 +23,9 @@ from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span
 from meshwright.strategy.recompute import parse as parse_recompute
 from meshwright.strategy.records import Strategy
+from meshwright.units import GIB
 from meshwright.work import Work
 
-GIB = 2.0**30
 # Of a program's network buffers, the share that cards on one bus need: the library opens two to four channels
 # over PCIe and 24 to 32 over a switch of fast links (NCCL 2.18 and later). Assumed from that.
 _BUS_SHARE = 0.125

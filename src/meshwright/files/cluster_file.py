@@ -15,8 +15,8 @@ from meshwright.files.text import fault
 from meshwright.files.yaml import Document, Key
 from meshwright.hardware import cluster as clusters
 from meshwright.hardware import slices
-from meshwright.hardware.chips import GIB
 from meshwright.hardware.records import Chip, Cluster
+from meshwright.units import GIB
 
 
 class ChipFigures(Strict):
@@ -60,7 +60,7 @@ def cluster_of(document: Document, at: Key = (), overrides: dict[str, float] | N
     usable_gib = figures_given.pop("usable_gib", None) if record.chip.hbm is not None else None
     given = named(record.on, figures_given)
     hbm, sheet = record.chip.hbm, given.cluster.chip
-    taken = (sheet.hbm_bytes - sheet.usable_bytes) / 2**30
+    taken = (sheet.hbm_bytes - sheet.usable_bytes) / GIB
     if hbm is not None and hbm <= taken:
         raise InputError(
             fault(
@@ -79,10 +79,10 @@ def cluster_of(document: Document, at: Key = (), overrides: dict[str, float] | N
     if hbm is not None and usable_gib is not None:
         if not 0.1 <= usable_gib <= hbm:
             said = f"usable_gib is {usable_gib:g}, outside 0.1 to {hbm:g} (chip.hbm, GiB)"
-            hint = f"leave it out for {chip.usable_bytes / 2**30:.4g}"
+            hint = f"leave it out for {chip.usable_bytes / GIB:.4g}"
             line = document.line((*at, "usable_gib"))
             raise InputError(fault(document.path, "MW813", said, line=line, hint=hint))
-        usable = usable_gib * 2.0**30
+        usable = usable_gib * GIB
         given = replace(given, overrides=given.overrides | {"usable_gib": usable_gib})
     return replace(given, cluster=replace(given.cluster, chip=chip, usable_bytes=usable), chip=figures)
 
@@ -164,7 +164,7 @@ def _with_figures(chip: Chip, figures: ChipFigures) -> Chip:
             changed[target] = value * unit
     if figures.hbm is not None:
         taken = chip.hbm_bytes - chip.usable_bytes
-        changed["usable_bytes"] = figures.hbm * 2.0**30 - taken
+        changed["usable_bytes"] = figures.hbm * GIB - taken
     if figures.name is not None:
         changed["name"] = figures.name
     return replace(

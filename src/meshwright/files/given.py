@@ -12,7 +12,7 @@ from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.hardware.overrides import FIELDS as OVERRIDES
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
-from meshwright.units import UnitError, parse_bytes, parse_rate
+from meshwright.units import GIB, UnitError, parse_bytes, parse_rate
 
 __all__ = ["OVERRIDES", "ClusterGiven", "PlanGiven", "named", "override"]
 
@@ -64,7 +64,7 @@ def _figure(name: str, text: str) -> float:
         return float(text)
     except ValueError:
         if name == "usable_gib":
-            return parse_bytes(text) / 2**30
+            return parse_bytes(text) / GIB
         if name == "scale_up_gbytes_s":
             return parse_rate(text) / 1e9
         if name == "scale_out_gbits_s":

@@ -31,7 +31,7 @@ def _plain_or(parse: Callable[[str], float], per: float) -> Callable[[Any], Any]
     return read
 
 
-Gib = Annotated[float, BeforeValidator(_plain_or(units.parse_bytes, 2.0**30))]
+Gib = Annotated[float, BeforeValidator(_plain_or(units.parse_bytes, units.GIB))]
 GbytesPerS = Annotated[float, BeforeValidator(_plain_or(units.parse_rate, 1e9))]
 GbitsPerS = Annotated[float, BeforeValidator(_plain_or(units.parse_rate, 1e9 / 8))]
 Tflops = Annotated[float, BeforeValidator(_plain_or(units.parse_flops, 1e12))]

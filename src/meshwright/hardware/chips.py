@@ -11,8 +11,8 @@ from typing import cast
 
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.hardware.records import Chip, Fabric, LinkKind
+from meshwright.units import GIB
 
-GIB = 2.0**30
 _TOPOLOGIES: dict[str, Fabric] = {
     "switched": "switched", "mesh": "mesh", "torus2d": "torus", "torus3d": "torus", "none": "none",
 }  # fmt: skip

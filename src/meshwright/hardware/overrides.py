@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from meshwright.errors import Diagnostic, did_you_mean
-from meshwright.hardware.chips import GIB
 from meshwright.hardware.records import Chip
+from meshwright.units import GIB
 
 FIELDS = ("scale_up_size", "scale_up_gbytes_s", "scale_out_gbits_s", "oversubscription", "usable_gib")
 

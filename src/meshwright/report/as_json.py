@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright import __version__, units
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
 from meshwright.report.error_json import diagnostics_json
+from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from meshwright.cost.evaluation import StageMemory
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from meshwright.report.records import Checked, Choice, Estimate, Plan, Point
     from meshwright.strategy.records import Strategy
     from meshwright.work import Work
-
-GIB = 2.0**30
 
 
 def plain(value: Any) -> Any:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshwright.hardware.records import Chip, Cluster
-from meshwright.report.as_json import GIB, cluster_json, envelope, plain
+from meshwright.report.as_json import cluster_json, envelope, plain
+from meshwright.units import GIB
 from meshwright.work import PRECISIONS
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from meshwright import units
 from meshwright.cost.terms import Term
 from meshwright.report import as_json
 from meshwright.report.records import Estimate
-from meshwright.search.why import GIB, PARTS, Sentence
+from meshwright.search.why import PARTS, Sentence
+from meshwright.units import GIB
 
 TINY = 5e-4  # of the whole: smaller differences are not told in a sentence
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"

@@ -14,6 +14,7 @@ from meshwright.report.explanation import Explanation
 from meshwright.report.ranks import RankMap
 from meshwright.report.records import Estimate, Plan
 from meshwright.report.sweep import Sweep, summary
+from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from meshwright.simulate.exact import Exact
@@ -94,7 +95,7 @@ class Report:
         )
         told: dict[str, Any] = as_json.plan_json(exact)
         over_time = [
-            {"rank": rank, "seconds": seconds, "gib": held / as_json.GIB}
+            {"rank": rank, "seconds": seconds, "gib": held / GIB}
             for rank in telling_ranks(self.simulated)
             for seconds, held in [moments(self.simulated, rank)]
         ]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from meshwright.report import as_json
-from meshwright.report.as_json import GIB
 from meshwright.report.records import Estimate
 from meshwright.search.improve import Neighbour, changed, spelled
 from meshwright.search.shift import sentence
+from meshwright.units import GIB
 
 
 @dataclass(frozen=True, slots=True)

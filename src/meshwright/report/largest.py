@@ -9,6 +9,7 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.report import as_json
 from meshwright.report.records import Estimate
+from meshwright.units import GIB
 from meshwright.work import Work
 
 UNITS = {
@@ -88,6 +89,6 @@ def _point_json(point: Point) -> dict[str, Any]:
         "fits": point.fits,
         "step_time_s": None if plan is None else plan.step_time_s,
         "tokens_per_s_per_chip": None if plan is None else plan.tokens_per_s_per_chip,
-        "peak_gib": None if plan is None else float(plan.evaluation.peak_bytes) / as_json.GIB,
+        "peak_gib": None if plan is None else float(plan.evaluation.peak_bytes) / GIB,
         "strategy": None if plan is None else as_json.strategy_line(plan.strategy),
     }

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright.cost.evaluation import Evaluation
 from meshwright.simulate.timeline import Idle
+from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from meshwright.simulate.exact import Exact
 
-GIB = 2.0**30
 CAUSES = tuple(field.name for field in fields(Idle))
 
 

@@ -10,6 +10,7 @@ from meshwright.errors import Diagnostic
 from meshwright.report import as_json
 from meshwright.report.error_json import diagnostics_json
 from meshwright.report.records import Because, Estimate
+from meshwright.units import GIB
 
 # Fields that follow from the others and the chips: their change alone is no other strategy.
 FOLLOWS = ("dp", "zero_group")
@@ -102,8 +103,8 @@ def summary(estimate: Estimate | None) -> dict[str, Any] | None:
         "step_time_s": estimate.step_time_s,
         "tokens_per_s_per_chip": estimate.tokens_per_s_per_chip,
         "mfu": estimate.mfu,
-        "peak_gib": float(e.peak_bytes) / as_json.GIB,
-        "capacity_gib": float(e.capacity_bytes) / as_json.GIB,
+        "peak_gib": float(e.peak_bytes) / GIB,
+        "capacity_gib": float(e.capacity_bytes) / GIB,
         "time_s": {name: float(seconds) for name, seconds in e.time_s.items()},
     }
 

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from meshwright.simulate.network import KINDS
+from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from meshwright.simulate.exact import Exact
 
-GIB = 2.0**30
 _NAMES = {"F": "forward", "I": "backward input", "W": "backward weight"}
 _PASSES, _SENDS = 0, 1
 Event = dict[str, Any]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from meshwright import units
 from meshwright.cost.evaluation import Evaluation
+from meshwright.units import GIB
 
-GIB = 2.0**30
 TINY = 5e-4  # of the whole: a part that moves less is not told
 
 

@@ -10,8 +10,8 @@ from meshwright.cost.evaluation import Evaluation
 from meshwright.search.necessity import Necessity
 from meshwright.search.ranking import axes_used
 from meshwright.strategy.records import Strategy
+from meshwright.units import GIB
 
-GIB = 2.0**30
 TRAFFIC = {
     "tp": "tensor-parallel traffic",
     "cp": "context-parallel traffic",

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 from meshwright import units
-from meshwright.report.as_json import GIB, conventions, plain, strategy_line
+from meshwright.report.as_json import conventions, plain, strategy_line
 from meshwright.report.document import Report, WhatIf
 from meshwright.report.explanation import by_tag
 from meshwright.report.html import svg
 from meshwright.report.html.shown import Shown, gib, number, percent, seconds, share
 from meshwright.report.records import Estimate
 from meshwright.report.sweep import told
+from meshwright.units import GIB
 
 TITLES = {
     "cluster.scale_out_gbits_s": "Bandwidth of the network between domains, a chip",

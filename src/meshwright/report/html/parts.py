@@ -10,7 +10,6 @@ from markupsafe import Markup
 from meshwright import units
 from meshwright.calibrate import bands
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
-from meshwright.report.as_json import GIB
 from meshwright.report.document import Report, moments, telling_ranks
 from meshwright.report.html import svg
 from meshwright.report.html.shown import Shown, count, gib, number, seconds, share
@@ -18,6 +17,7 @@ from meshwright.report.ranks import CARRIES
 from meshwright.report.simulated import CAUSES, bubble_json
 from meshwright.report.terminal.estimate import TIME_MEANS
 from meshwright.report.terminal.ranks import crossed
+from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from meshwright.simulate.exact import Exact

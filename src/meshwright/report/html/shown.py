@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from meshwright import units
-from meshwright.report.as_json import GIB
+from meshwright.units import GIB
 
 ROUNDED = 1e-12  # s
 

@@ -9,10 +9,11 @@ from rich.table import Table
 from rich.text import Text
 
 from meshwright import units
-from meshwright.report.as_json import GIB, strategy_line
+from meshwright.report.as_json import strategy_line
 from meshwright.report.improvement import Improved
 from meshwright.report.terminal.estimate import print_headline
 from meshwright.search.improve import Neighbour, spelled
+from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -13,11 +13,11 @@ from meshwright.cost.evaluation import MEMORY_KEYS
 from meshwright.cost.terms import Term
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.report.records import Estimate
+from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-GIB = 2.0**30
 LONGEST = 1000  # columns of a line in a pipe or file
 _SIGN = {"leaf": "", "sum": "sum of", "max": "largest of", "product": "product of"}
 
