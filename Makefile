@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup plan test browser chromium lint docs accuracy experts clean
+.PHONY: help setup plan test browser chromium lint docs accuracy experts hybrids clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
@@ -60,6 +60,9 @@ accuracy: $(VENV)/.dev  ## validate, predict sources left out, and write docs/ac
 
 experts: $(VENV)/.dev  ## search beside ten published layouts and write docs/experts.md (a minute)
 	$(BIN)/python docs/experts.py
+
+hybrids: $(VENV)/.dev  ## plan a Transformer, a Mamba and a hybrid by length and write docs/hybrids.md (half a minute)
+	$(BIN)/python docs/hybrids.py
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -23,8 +23,8 @@ ROWS = presets.rows()
 
 
 def test_the_table_is_whole() -> None:
-    assert len(ROWS) == 137
-    assert len(presets.names()) == len(set(presets.names())) == 137
+    assert len(ROWS) == 138
+    assert len(presets.names()) == len(set(presets.names())) == 138
     assert all(row.source for row in ROWS)
 
 
@@ -73,12 +73,23 @@ def test_parts_sum_to_the_whole_and_ranks_hold_at_least_their_share(row: presets
         ("meta-llama/Llama-2-7b-chat-hf", "Llama-2-7B"),
         ("mamba-2.8b", "Mamba-2.8b"),
         ("mamba2_2.7b", "Mamba2-2.7b"),
+        ("mamba2-8b", "Mamba2-8B"),
+        ("Mamba2 8B", "Mamba2-8B"),
+        ("nvidia/mamba2-8b-3t-4k", "Mamba2-8B"),
+        ("state-spaces/mamba_2.8b", "Mamba-2.8b"),
         ("GPT-175B", "GPT-3-175B"),
     ],
 )
 def test_spellings(spelling: str, name: str) -> None:
     assert presets.resolve(spelling) == name
     assert presets.load(spelling) is presets.load(name)
+
+
+def test_a_spelling_that_only_punctuation_would_tell_apart_names_both() -> None:
+    with pytest.raises(InputError) as caught:
+        presets.resolve("mamba28b")
+    assert caught.value.diagnostics[0].code == "MW831"
+    assert "Mamba-2.8b, Mamba2-8B" in str(caught.value.diagnostics[0].hint)
 
 
 def test_every_name_and_alias_is_found() -> None:

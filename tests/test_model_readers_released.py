@@ -272,6 +272,11 @@ RELEASED: dict[str, Config] = {
         "num_heads": 128, "head_dim": 64, "n_groups": 8, "vocab_size": 32768, "tie_word_embeddings": False,
         **_PLAIN_MAMBA,
     },
+    "Mamba2-8B": {
+        "model_type": "mamba2", "hidden_size": 4096, "num_hidden_layers": 56, "state_size": 128,
+        "num_heads": 128, "head_dim": 64, "n_groups": 8, "vocab_size": 256000, "tie_word_embeddings": False,
+        **_PLAIN_MAMBA,
+    },
     "MiniMax-Text-01": _shape(
         "minimax_text_01", 6144, 9216, 80, 64, 8, 200064, head_dim=128, num_local_experts=32,
         num_experts_per_tok=2, attn_type_list=([0] * 7 + [1]) * 10, shared_intermediate_size=0,
@@ -420,9 +425,9 @@ _LAID_OUT = [
     "Qwen3.5-35B-A3B", "Qwen1.5-MoE-A2.7B", "Kimi-Linear-48B-A3B", "GLM-4.5-Air", "GLM-4.7-Flash", "GLM-5.2",
     "Gemma-2B", "Gemma-2-2B", "Gemma-3-4B", "Gemma-4-26B-A4B", "Phi-2", "Phi-4", "Phi-3.5-MoE",
     "Nemotron-4-15B", "Nemotron-Nano-9B-v2", "Nemotron-3-Nano-30B-A3B", "Jamba-1.5-Mini", "Zamba2-7B",
-    "Bamba-9B", "Granite-4.0-H-Small", "Falcon-Mamba-7B", "Mamba-2.8b", "Mamba2-2.7b", "MiniMax-M2",
-    "MiMo-V2-Flash", "LFM2.5-8B-A1B", "Llama-4-Maverick-17B-128E", "OLMo-3-32B", "Falcon-7B", "Falcon-40B",
-    "GPT-NeoX-20B", "GPT-J-6B", "MPT-30B", "DBRX",
+    "Bamba-9B", "Granite-4.0-H-Small", "Falcon-Mamba-7B", "Mamba-2.8b", "Mamba2-2.7b", "Mamba2-8B",
+    "MiniMax-M2", "MiMo-V2-Flash", "LFM2.5-8B-A1B", "Llama-4-Maverick-17B-128E", "OLMo-3-32B", "Falcon-7B",
+    "Falcon-40B", "GPT-NeoX-20B", "GPT-J-6B", "MPT-30B", "DBRX",
 ]  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def sweep(
 ) -> Sweep:
     """The sweep of `models` along the fields of `over`; `arguments` are those of a plan but for the model."""
     began = perf_counter()
-    values, wanted = points(models, over, arguments)
+    values, wanted, derived = points(models, over, arguments)
     grids, places = arranged(
         [(one.model, one.at, _searched(one)) for one in wanted], values, slack, processes
     )
@@ -35,7 +35,7 @@ def sweep(
     searched = sum(at is not None and not at.pooled for at in found)
     names = tuple(dict.fromkeys(one.model for one in wanted))
     told = tuple(_point(one, at) for one, at in zip(wanted, found))
-    return Sweep(names, values, told, slack, searched, perf_counter() - began)
+    return Sweep(names, values, told, slack, searched, perf_counter() - began, derived)
 
 
 def _searched(one: Asked) -> Searched | None:

@@ -12,10 +12,14 @@ from meshwright.files import request as requests
 from meshwright.files.fields import settled
 from meshwright.files.over import Over, over
 from meshwright.files.request import Request
+from meshwright.files.work_given import UNSAID
 from meshwright.report.records import Because
 
 DOMAIN = "cluster.scale_up_size"
 MOST = 100_000  # points of a sweep
+# Tokens a step where a sweep over lengths names no batch: what 8B models are trained with (Llama 3 8B starts
+# with 4M, arXiv 2407.21783 section 3.4.1; the 8B Mamba study has 1,024 x 4,096, arXiv 2406.07887).
+USUAL_TOKENS = 2**22
 REQUEST = frozenset(requests.read.__kwdefaults__ or {}) | {"model", "cluster"}
 
 
@@ -33,8 +37,11 @@ class Asked:
 
 def points(
     models: Sequence[Any], fields: Mapping[str, str | Iterable[Any]], arguments: Mapping[str, Any]
-) -> tuple[dict[str, tuple[Any, ...]], list[Asked]]:
-    """The values of each field and all points, the last field running fastest.
+) -> tuple[dict[str, tuple[Any, ...]], list[Asked], dict[str, Because]]:
+    """The values of each field, all points, the last field running fastest, and what was derived for all.
+
+    Where lengths are swept and nothing says how large the batch is, all points have `USUAL_TOKENS` a step
+    (the longest length, where that is more): the same work, cut into longer and longer pieces.
 
     Raises InputError for fields and values that cannot be read, and where no point can be.
     """
@@ -54,6 +61,9 @@ def points(
         faults.append(Diagnostic("MW911", said, where="--over", hint="list its values once"))
     if faults:
         raise InputError(*faults)
+    lengths = [value for axis in axes if axis.field == "seq_len" for one in axis.values for value in one]
+    usual = max(USUAL_TOKENS, *lengths) if lengths else None
+    arguments = {**arguments, "usual_tokens": usual}
     values = _chosen(models[0], axes, arguments)
     count = len(models)
     for column in values.values():
@@ -66,7 +76,16 @@ def points(
     asked = list(_asked(models, values, arguments))
     if all(one.request is None for one in asked):
         raise InputError(*dict.fromkeys(fault for one in asked for fault in one.faults))
-    return values, asked
+    return values, asked, _derived(asked, usual)
+
+
+def _derived(asked: Sequence[Asked], usual: int | None) -> dict[str, Because]:
+    """The tokens of a step, where they were not given but taken."""
+    batches = [r.derived["global_batch_size"] for one in asked if (r := one.request) is not None
+               and "global_batch_size" in r.derived]  # fmt: skip
+    if usual is None or not any(because.because.startswith(UNSAID) for because in batches):
+        return {}
+    return {"tokens_per_step": Because(usual, f"{UNSAID}; the same tokens a step at every length")}
 
 
 def _asked(

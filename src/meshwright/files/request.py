@@ -57,11 +57,13 @@ def read(
     profile: str | Path | None = None,
     strategy: Mapping[str, Any] | None = None,
     several: bool = False,
+    usual_tokens: int | None = None,
 ) -> Request:
     """The request that names, files and flags spell; flags win over a plan file.
 
     Raises one InputError with every fault of every part. `several` allows a range of global
-    batches and several values of a strategy field, as a search takes them.
+    batches and several values of a strategy field, as a search takes them. `usual_tokens` a step are taken
+    where nothing says how large the batch is.
     """
     faults: list[Diagnostic] = []
 
@@ -100,8 +102,9 @@ def read(
             else None
         )
     stated = WorkGiven(
-        seq_len, global_batch_size, tokens_per_step, total_tokens, precision, tuple(options), several
-    )
+        seq_len, global_batch_size, tokens_per_step, total_tokens, precision, tuple(options), several,
+        usual_tokens,
+    )  # fmt: skip
     # A file that could not be read may state the work, so nothing of it is called missing.
     unread = source is None and not isinstance(model, Model) and _is_path(str(model))
     asked = part(lambda: work_of(stated, work, plan.work if plan is not None else {}, unread=unread))

@@ -11,6 +11,7 @@ from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.report.records import Because
 from meshwright.work import EFFECTS, PRECISIONS, Work, faulty_values, unknown_options
 
+UNSAID = "no batch was given"
 MOST_BATCHES = 16  # of a range; powers of two reach 32,768 times the first
 # What a flag is written like, and the most that any run has had of it, with room to spare.
 LIMITS = {
@@ -32,6 +33,7 @@ class WorkGiven:
     precision: str | None = None
     options: tuple[str, ...] = ()
     several: bool = False
+    usual_tokens: int | None = None  # a step, where neither a flag nor a file gives the batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,11 @@ def work_of(
         if found is not None:
             batch, because = found
             derived["global_batch_size"] = Because(batch, because)
+    elif batch is None and given.usual_tokens is not None:
+        found = _batch_of_tokens(given.usual_tokens, seq_len, faults)
+        if found is not None:
+            batch, because = found
+            derived["global_batch_size"] = Because(batch, f"{UNSAID}: {because}")
     elif batch is None and not unread:
         faults.append(
             Diagnostic(

@@ -71,6 +71,8 @@ def resolve(name: str) -> str:
     index = _index()
     for spelling in _spellings(name):
         found = index.get(_key(spelling), ())
+        # Where punctuation alone tells models apart (Mamba-2.8b, Mamba2-8B), it counts.
+        found = tuple(name for name in found if _parts(name) == _parts(spelling)) or found
         if len(found) == 1:
             return found[0]
         if found:
@@ -159,8 +161,10 @@ def _structures() -> dict[str, dict[str, dict[str, Any]]]:
 
 @cache
 def _index() -> dict[str, tuple[str, ...]]:
-    """From spelling key to the presets it can mean: a name beats an alias, two aliases are ambiguous."""
-    own = {_key(name): (name,) for name in _table()}
+    """From spelling key to the presets it can mean: a name beats an alias, two of either are ambiguous."""
+    own: dict[str, tuple[str, ...]] = {}
+    for name in _table():
+        own[_key(name)] = (*own.get(_key(name), ()), name)
     aliases: dict[str, tuple[str, ...]] = {}
     for name, row in _table().items():
         for alias in (*_aliases(row), *traits(name).get("aliases", ())):
@@ -178,6 +182,15 @@ def _spellings(name: str) -> list[str]:
     while (cut := _TUNED.sub("", found[-1])) != found[-1]:
         found.append(cut)
     return found + [_MAKER.sub("", s) for s in found[1:]]
+
+
+def _parts(spelling: str) -> str:
+    """A spelling with its parts kept apart, whatever stands between them.
+
+    >>> _parts("mamba_2.8b"), _parts("Mamba2 8B")
+    ('mamba-2.8b', 'mamba2-8b')
+    """
+    return re.sub(r"[^a-z0-9.]+", "-", spelling.lower())
 
 
 def _key(spelling: str) -> str:

@@ -8,8 +8,10 @@ from typing import Any
 
 from meshwright.errors import Diagnostic
 from meshwright.report import as_json
+from meshwright.report.contrast import contrast
 from meshwright.report.error_json import diagnostics_json
 from meshwright.report.records import Because, Estimate
+from meshwright.search.why import Sentence
 from meshwright.units import GIB
 
 # Fields that follow from the others and the chips: their change alone is no other strategy.
@@ -50,6 +52,7 @@ class Change:
 class Sweep:
     """Points in order: by model, then by field, the last field running fastest. `searched` points had a
     search of their own; the others were found among the strategies that searches kept, with the same answer.
+    `derived` holds what was not given and is the same at all points.
     """
 
     models: tuple[str, ...]
@@ -58,6 +61,12 @@ class Sweep:
     slack: float
     searched: int
     seconds: float
+    derived: dict[str, Because] = field(default_factory=dict)
+
+    @property
+    def sentences(self) -> tuple[Sentence, ...]:
+        """How several models differ along one field."""
+        return contrast(self)
 
     @property
     def changes(self) -> tuple[Change, ...]:
@@ -119,6 +128,8 @@ def sweep_object(found: Sweep) -> dict[str, Any]:
         "search_seconds": found.seconds,
         "points": [_point(p) for p in found.points],
         "changes": [_change(c) for c in found.changes],
+        "derived": {name: {"value": b.value, "because": b.because} for name, b in found.derived.items()},
+        "sentences": [sentence.json() for sentence in found.sentences],
     }
     first = next((e for p in found.points if (e := p.best or p.nearest) is not None), None)
     head = (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from rich.text import Text
 
 from meshwright import units
 from meshwright.report.as_json import strategy_line
+from meshwright.report.contrast import value_text
 from meshwright.report.sweep import Change, Point, Sweep, told
 from meshwright.report.terminal.findings import print_findings
 
@@ -34,12 +35,19 @@ def print_sweep(found: Sweep, console: Console) -> None:
     if changes:
         console.print("where the best strategy changes")
         for change in changes:
-            console.print(f"  {_sentence(change, several=len(found.models) > 1)}")
+            console.print(f"  {change_text(change, several=len(found.models) > 1)}")
     else:
         console.print("the best strategy is the same everywhere")
     console.print()
+    if sentences := found.sentences:
+        console.print("how the models differ")
+        for sentence in sentences:
+            console.print(f"  {sentence.text}")
+        console.print()
     own_search = f"{found.searched:,} searched, the rest followed from these" if found.searched else ""
     console.print(f"{len(found.points):,} points in {units.seconds_text(found.seconds)}: {own_search}")
+    for name, because in found.derived.items():
+        console.print(f"derived {name} {value_text(name, because.value)}: {because.because}")
     for point in found.points:
         for name, taken in point.taken.items():
             console.print(
@@ -47,15 +55,6 @@ def print_sweep(found: Sweep, console: Console) -> None:
             )
     if faults := told(found.points):
         print_findings(faults, console)
-
-
-def value_text(name: str, value: Any) -> str:
-    """A value of a field as a person writes it."""
-    if name == "seq_len" and isinstance(value, int):
-        return units.length_text(value)
-    if isinstance(value, float):
-        return units.number_text(value, 4)
-    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _table(found: Sweep, model: str, points: Sequence[Point], changes: Sequence[Change]) -> Table:
@@ -119,7 +118,8 @@ def _shown(points: Sequence[Point], changes: Sequence[Change]) -> Sequence[Point
     ]
 
 
-def _sentence(change: Change, *, several: bool) -> str:
+def change_text(change: Change, *, several: bool) -> str:
+    """Between which values the best strategy changes, and how, with the model's name if there are several."""
     a, b = (value_text(change.field, v) for v in change.between)
     where = "".join(f" at {name} {value_text(name, v)}" for name, v in change.at.items())
     who = f"{change.model}: " if several else ""
