@@ -40,9 +40,9 @@ def test_errors_are_what_they_were(table: Shipped, figure: str, median: float, p
 
 
 def test_runs_that_ran_are_called_possible() -> None:
-    """Fifteen of 789 runs of the training table are not."""
+    """Six of 789 runs of the training table are not."""
     verdict = found("training").fit_verdict
-    assert verdict.refused <= 0.02 * verdict.ran
+    assert verdict.refused <= 0.012 * verdict.ran
 
 
 def test_layouts_are_ranked_as_they_were() -> None:

@@ -134,6 +134,9 @@ def test_what_is_not_supported_is_a_miss(cells: dict[str, object]) -> None:
         ({"optimizer": "paged-adamw-8bit"}, {"optimizer": "adamw-8bit", "offload": "optimizer"}),
         ({"options": frozenset({"offload-param"})}, {"offload": "optimizer+params"}),
         ({"options": frozenset({"act-offload"})}, {"offload": "activations"}),
+        ({"options": frozenset({"expert-offload"})}, {"offload": "experts"}),
+        ({"options": frozenset({"expert-offload:all"})}, {"offload": "experts-all"}),
+        ({"kind": "lora", "notes": "adapters on query, key and value alone"}, {"finetune": "lora:32@qv"}),
     ],
 )
 def test_words_of_fine_tuning_are_given(cells: dict[str, object], given: dict[str, object]) -> None:
@@ -205,6 +208,22 @@ def test_local_batch_of_torchtitan_is_cut_by_its_pipeline() -> None:
     found = as_case(by_id("titan-t5-405b-512-1f1b"))
     assert found.given["microbatch_size"] == 4  # 32 sequences, one microbatch a stage of 8
     assert found.work.seq_len == 8192
+
+
+@pytest.mark.parametrize(
+    ("mfu", "hfu", "word"),
+    [(55.0, 74.0, "full"), (61.0, 69.0, "every:3"), (43.0, 46.0, "every:5"), (68.0, 68.0, "every:2")],
+)
+def test_blocks_run_again_are_what_both_rates_say(mfu: float, hfu: float, word: str) -> None:
+    """Hardware over model FLOPs is 1 + share / 3; where both are alike they say nothing."""
+    row = replace(BASE, framework="fms-fsdp", recompute="selective", mfu_percent=mfu, hfu_percent=hfu)
+    assert as_case(row).given["recompute"] == word
+
+
+def test_embeddings_that_take_a_slot_shorten_the_outer_stages() -> None:
+    """94 layers and two embeddings on 12 stages: 8 each, of which an embedding on the first and the last."""
+    given = as_case(by_id("bloom-203b-384-tp4pp12dp8-mbs2-gbs2048")).given
+    assert given["layers_per_stage"] == (7, *(8,) * 10, 7)
 
 
 def test_zero_off_in_bridge_rows_is_the_distributed_optimizer() -> None:

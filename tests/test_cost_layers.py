@@ -346,6 +346,12 @@ def test_low_precision_narrows_inputs_and_leaves_the_stream() -> None:
     assert fp8 > 0.7 * bf16
 
 
+def test_recomputing_experts_activation_frees_its_output_alone() -> None:
+    """Running it again needs its input, 4 f_e bytes a copy; only the 2 f_e of its output go."""
+    freed = cost("moe").saved - cost("moe", "selective:moe_act").saved
+    assert freed == pytest.approx(T * 8 * 2 * 768)
+
+
 def backward(layer: LayerCost) -> float:
     return float(sum(getattr(layer, name) for name in SUMS["backward"]))
 

@@ -91,6 +91,28 @@ def test_activations_hide_behind_their_passes_until_the_link_is_too_slow() -> No
     assert exposed(1e-3) == pytest.approx(10 * exposed(1e-2), rel=0.1)
 
 
+def test_experts_tensors_wait_on_the_host() -> None:
+    """What their activation reads, 4 f_e bytes a routed token (and what they are given, 2 h); what is
+    recomputed is not there to go."""
+    model, cluster = presets.load("qwen3-30b-a3b"), parse("8xh100")
+    profile = load("megatron-core", cluster.chip)
+    work = Work(16384, 64, options=frozenset({"balanced-routing"}))
+
+    def saved(offload: str, recompute: str = "none") -> float:
+        plan = replace(PLAIN, ep=8, offload=offload, recompute=recompute)
+        return float(evaluate(model, cluster, work, plan, profile).memory_bytes["activations"])
+
+    routed = 48 * 16384 * 8  # layers, tokens, experts of each
+    two = 2 / 48  # of two layers, on their way
+    read, given = 4 * 768 * routed, 2 * 2048 * routed
+    for recompute in ("none", "selective:moe_act"):
+        assert saved("none", recompute) - saved("experts", recompute) == pytest.approx(read * (1 - two))
+        assert saved("experts", recompute) - saved("experts-all", recompute) == pytest.approx(
+            given * (1 - two)
+        )
+    assert saved("experts-all", "selective:moe") == saved("none", "selective:moe")
+
+
 def test_figures_of_the_host_have_a_source() -> None:
     for chip in table().values():
         assert chip.host_bytes_s > 0

@@ -18,9 +18,8 @@ from meshwright.calibrate.validate import Outcome, judge
 from meshwright.errors import InputError
 from meshwright.units import GIB
 
-# Out of memory though predicted to fit: a run whose sibling of the same peak passes in half of its tries, and
-# one 2 % larger than a sibling measured at 67 GB of 80.
-UNEXPLAINED = {"mbskill-l70b-sft-recompute~3", "bloom-206b-384-tp4pp12dp8-mbs2-gbs2048"}
+# Out of memory though predicted to fit; see `test_what_the_accepted_failure_would_take`.
+UNEXPLAINED = {"bloom-206b-384-tp4pp12dp8-mbs2-gbs2048"}
 
 
 @cache
@@ -93,7 +92,7 @@ def test_training_peaks() -> None:
     found = errors("training", percent)
     assert len(found) >= 80
     assert median(found) < 4.0
-    assert share("training", ran=True) <= 0.021
+    assert share("training", ran=True) <= 0.012
 
 
 def test_out_of_memory_in_the_training_table() -> None:
@@ -103,6 +102,38 @@ def test_out_of_memory_in_the_training_table() -> None:
         if o.prediction is not None and o.run.out_of_memory == 1 and o.prediction.fits
     }
     assert accepted <= UNEXPLAINED
+
+
+def test_what_the_accepted_failure_would_take() -> None:
+    """BLOOM's 206B (82 layers of 14336) ran out of 80 GB where its 203B (94 of 13312) held 67 GB.
+
+    Same chips, batch and degrees, one day, 128 heads each. Parameters of the first stage, an embedding and 6
+    or 7 layers over tp 4: (250k x 14336 + 6 x 12 x 14336^2) / 4 = 4.60e9 against 4.55e9, so 1 % more state;
+    one boundary fewer a microbatch in flight, so fewer activations. No arithmetic of the two can need 80 GB
+    of one and 67 of the other: 12 GiB would have to come from elsewhere. The page shows no trace of it.
+    """
+    ids = ("bloom-206b-384-tp4pp12dp8-mbs2-gbs2048", "bloom-203b-384-tp4pp12dp8-mbs2-gbs2048")
+    failed, ran = (next(o.prediction for o in outcomes("training") if o.run.id == i) for i in ids)
+    assert failed is not None
+    assert ran is not None
+    state = [sum(p.memory_bytes[k] for k in ("params", "grads", "optimizer")) for p in (failed, ran)]
+    assert 1.0 < state[0] / state[1] < 1.02
+    assert failed.memory_bytes["activations"] < ran.memory_bytes["activations"]
+    assert abs(failed.peak_bytes - ran.peak_bytes) < 1.0 * GIB
+
+
+def test_failures_by_stranded_memory_are_told_from_runs_that_passed() -> None:
+    """One 70B, six layouts and recompute sets, graphs without growing segments (Megatron-Bridge's memory
+    page): the baseline and recomputed norms fail at 58.8 and 59.6 GB in use, the other four pass."""
+    fits = {
+        o.run.id.removeprefix("mbskill-l70b-sft-"): o.prediction.fits
+        for o in outcomes("training")
+        if o.prediction is not None and o.run.id.startswith("mbskill-l70b-sft-")
+    }
+    assert fits == {
+        "base": False, "morepp": True, "moretp": True, "recompute": True, "recompute~2": True,
+        "recompute~3": False,
+    }  # fmt: skip
 
 
 def neighbours(found: Case) -> list[Case]:

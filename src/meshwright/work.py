@@ -39,6 +39,8 @@ EFFECTS: dict[str, str] = {
     "fp32-accumulation": "gradients added up in whole fp32 buffers",
     "fused-optimizer": "the optimizer step makes no temporaries",
     "opt-in-bwd": "each layer steps as soon as its gradient is there",
+    "outer-optimizer": "ZeRO-3 within groups shards optimizer state over all of them",
+    "fixed-segments": "graphs are captured while allocator segments cannot grow, which strands memory",
     "unsloth": "its kernels and losses",
     "straggler": "straggler:X, one rank whose passes take X times as long, which all wait for",
     "documents": "documents:N, packed documents of N tokens, which attention stays inside",

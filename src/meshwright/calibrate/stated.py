@@ -149,7 +149,7 @@ def add_words(
         _tested(run, given, derived)
     if run.framework == "megatron-lm":
         _even_stages(run, given, model, derived)
-    if run.framework == "megatron-zb":
+    if run.framework == "megatron-zb" or "embedding counted as layers" in run.notes:
         _short_ends(run, given, model, derived)
     if run.zero is not None:
         given["zero"] = run.zero
@@ -171,6 +171,8 @@ def add_words(
         if run.recompute == "selective":
             given["recompute"] = SELECTIVE.get(run.framework or "", "selective:core_attn")
             derived.append(("recompute", f"what {run.framework or 'Megatron'} means by selective"))
+            if run.framework == "fms-fsdp":
+                _counted_again(run, given, derived)
     if run.layers_per_stage is not None:
         given["layers_per_stage"] = tuple(int(n) for n in run.layers_per_stage.split("+"))
     if "bf16-optimizer" in run.options:
@@ -206,7 +208,8 @@ def _even_stages(run: Run, given: dict[str, Any], model: Model, derived: list[tu
 
 
 def _short_ends(run: Run, given: dict[str, Any], model: Model, derived: list[tuple[str, str]]) -> None:
-    """The zero-bubble papers give the first and the last stage one layer less, for embedding and head."""
+    """The zero-bubble papers, and BLOOM's later runs, give the first and the last stage one layer less, for
+    embedding and head."""
     if "one layer per chunk" in run.notes and "vpp" not in given:
         given["vpp"] = (model.n_layers + 2) // given["pp"]
         derived.append(("vpp", "one layer a chunk, as the row's notes say"))
@@ -215,6 +218,20 @@ def _short_ends(run: Run, given: dict[str, Any], model: Model, derived: list[tup
     if run.layers_per_stage is None and chunks > 1 and left == 0:
         given["layers_per_stage"] = (each - 1, *(each,) * (chunks - 2), each - 1)
         derived.append(("layers_per_stage", "one layer less on the first and on the last stage"))
+
+
+def _counted_again(run: Run, given: dict[str, Any], derived: list[tuple[str, str]]) -> None:
+    """The share of the blocks that a program checkpoints, from both rates that its page prints.
+
+    Hardware over model FLOPs is 1 + share / 3: forward is a third of what a step takes, and only that comes
+    twice.
+    """
+    if not run.hfu_percent or not run.mfu_percent or run.hfu_percent <= run.mfu_percent:
+        return
+    share = 3.0 * (run.hfu_percent / run.mfu_percent - 1.0)
+    every = round(1.0 / share)
+    given["recompute"] = f"every:{every}" if every > 1 else "full"
+    derived.append(("recompute", f"HFU over MFU says that {min(share, 1.0):.0%} of the blocks run again"))
 
 
 def program(run: Run) -> str | None:

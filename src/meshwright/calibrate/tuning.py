@@ -55,7 +55,7 @@ def finetune(run: Run, derived: list[tuple[str, str]]) -> str:
     targets = TARGETS.get(run.framework or "", "all")
     if re.search(r"all (?:linear )?layers", run.notes):
         targets = "all"
-    elif "on query and value" in run.notes:
+    elif re.search(r"on query(?:, key)? and value", run.notes):
         targets = "qv"
     elif run.framework == "litgpt" and re.search(r"\bconfig (gemma|phi)", run.notes):
         targets = "all"  # lora_projection, lora_mlp and lora_head are true in these of config_hub/finetune
@@ -67,8 +67,8 @@ def offload(run: Run) -> str:
     """The offload word of a row."""
     words = []
     for option in sorted(run.options):
-        if option == "expert-offload":
-            words.append("experts")
+        if option.startswith("expert-offload"):
+            words.append(option.replace("expert-offload", "experts").replace(":", "-"))
         elif option.startswith("act-offload"):
             words.append(option.replace("act-offload", "activations"))
         elif option in ("unsloth", "unsloth-gc"):  # its checkpoints wait in host memory

@@ -41,7 +41,11 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
     ("--recompute", "WORD", "none, full, minimal, every:2, layers:N or selective:core_attn+norm+..."),
     ("--layers-per-stage", "N,N,...", "Decoder layers of each virtual stage in order."),
     ("--optimizer", "WORD", "adamw, adamw-bf16, adamw-8bit, adafactor, muon, lion or sgd."),
-    ("--offload", "WORD", "activations, activations:N (layers), experts, optimizer, params; joined by +."),
+    (
+        "--offload",
+        "WORD",
+        "activations, activations:N (layers), experts, experts-all, optimizer, params; joined by +.",
+    ),
     ("--finetune", "WORD", "none, lora:RANK, qlora:RANK, qlora-int8:RANK, dpo, dpo+lora:RANK."),
     ("--dispatcher", "WORD", "How tokens reach experts: all-to-all, deep-ep, hybrid-ep, all-gather."),
     (

@@ -88,7 +88,7 @@ def _adapted_matrices(name: str, finetune: Finetune, gated: int) -> int:
 
 def _unneeded(op: Stream, gated: int) -> float:
     """Bytes of `op` that only the weight gradient of a feed-forward matrix needs."""
-    if op.name in ("up_in", "shared_up_in", "permute"):
+    if op.name in ("up_in", "shared_up_in", "permute") or op.module == "moe_act":
         return float(op.saved)
     if op.name in ("act", "shared_act"):
         return float(op.saved) / (gated + 1)  # the product's input; what its own backward needs stays

@@ -19,7 +19,7 @@ from meshwright.cost.distinct import Candidates, Distinct, lookup
 from meshwright.cost.ops import stream_seconds
 from meshwright.cost.rows import numbers_vary
 from meshwright.cost.stages import Pipelines, Stages, Where, over_classes
-from meshwright.cost.states import host_step_seconds, update_bytes
+from meshwright.cost.states import host_step_seconds, state_copies, update_bytes
 from meshwright.hardware.records import Cluster
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import parse as parse_offload
@@ -114,9 +114,7 @@ def optimizer_seconds(
 ) -> Any:
     """Seconds of the optimizer step, [n, C]: gradients, state and weights of the shard through HBM, or where
     the state waits on the host through the host's memory and the link to it."""
-    whole = strategy.zero == 0
-    shard = 1.0 if whole else over_classes(reach["shard"].degree)
-    expert_shard = 1.0 if whole else over_classes(reach["expert_shard"].degree)
+    shard, expert_shard = map(over_classes, state_copies(strategy, reach, options))
     owned = per_rank.dense / shard + per_rank.expert / expert_shard
     if parse_offload(strategy.offload).optimizer:
         return owned * host_step_seconds(profile.framework, strategy, options, cluster.chip)

@@ -235,11 +235,11 @@ def summed(
             first_norm = False
         if not (again or between):
             totals["saved"] = totals["saved"] + kept
-            if offload.takes(op.module):
+            if offload.takes(op.name):
                 totals["offloaded"] = totals["offloaded"] + kept
     if whole:
         totals["saved"] = boundary
-        totals["offloaded"] = boundary if offload.any and offload.modules is None else 0.0
+        totals["offloaded"] = boundary if offload.any and offload.operations is None else 0.0
     totals["live"] = np.maximum(everything - totals["saved"], 0.0) + widest + buffers
     launch = profile["host"] * graph_share(options, chip)
     device_forward = totals["forward"] + totals["tp_forward"] + totals["cp_forward"] + totals["ep_forward"]

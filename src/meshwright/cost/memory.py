@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost import balance
-from meshwright.cost.adapters import adapted, frozen_bytes, state_widths
+from meshwright.cost.adapters import adapted, state_widths
+from meshwright.cost.gathered import gathered_bytes
 from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.schedule import InFlight
 from meshwright.cost.stages import Stages, loss_word, over_classes
+from meshwright.cost.states import state_copies
 from meshwright.hardware.records import Cluster
-from meshwright.model.params import block_params, embedding_params, head_params
 from meshwright.model.records import Model
 from meshwright.profiles.records import Framework, Profile
-from meshwright.strategy.finetune import Finetune
 from meshwright.strategy.finetune import parse as parse_finetune
-from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span
 from meshwright.strategy.recompute import parse as parse_recompute
 from meshwright.strategy.records import Strategy
@@ -29,6 +28,11 @@ from meshwright.work import Work
 # Of a program's network buffers, the share that cards on one bus need: the library opens two to four channels
 # over PCIe and 24 to 32 over a switch of fast links (NCCL 2.18 and later). Assumed from that.
 _BUS_SHARE = 0.125
+# Of what is allocated, how much more is reserved and of no use where graphs are captured into pools of their
+# own while the allocator's segments cannot grow. Source: Megatron-Bridge issue 4587, where 60.9 of 268.9 GB
+# reserved were unused and the same job ran with none unused once segments could grow; with it fits what its
+# memory page says of a 70B: 58.8 GB allocated of 80 fail, 55.6 and 53.2 do not.
+_STRANDED = 60.9 / (268.9 - 60.9)
 # Bytes a logit of a preference pair: 16-bit logits, their fp32 copy and log-probabilities of the trained
 # model stay while the reference model makes its own. Source: LLaMA-Factory's DPO trainer (logits to fp32 in
 # both passes) and liger_kernel.py (its fused loss is switched off for preference training).
@@ -84,19 +88,18 @@ def peaks(
     (no activations, gradients whole, the step's temporaries). The larger is the peak.
     """
     habits = profile.framework
-    finetune = parse_finetune(strategy.finetune)
     if habits.unties and model.tied_embeddings:
         together = over_classes(np.asarray(strategy.pp) == 1)  # on other stages they are two already
         matrix = model.vocab * model.d_model / over_classes(np.asarray(strategy.tp))
         stages = replace(stages, dense=stages.dense + together * matrix)
     width = state_widths(model, profile, strategy, work.options)
-    held = _held(strategy, stages, spans)
+    held = _held(strategy, stages, spans, work.options)
     weights, grads = width.weight * held.weights, width.grad * held.grads
     optimizer, step = width.optimizer * held.states, width.step * held.states
     in_flight = microbatches_in_flight(strategy, stages, schedule, microbatches)
     activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
     logits = _logits(model, work, strategy, profile, stages, live)
-    gathered = _gathered(model, strategy, profile, stages, spans, finetune, held.weights)
+    gathered = gathered_bytes(model, strategy, profile, stages, spans, held.weights)
     moving = activations + logits + gathered
 
     # Gradients that each backward makes anew come and go as activations do: none are there yet when the first
@@ -122,6 +125,9 @@ def peaks(
         "allocator": habits.fragments * churned,
         "framework": context_bytes(habits, cluster),
     }
+    if "fixed-segments" in work.options:
+        live_bytes = sum(v for k, v in by_category.items() if k not in ("allocator", "framework"))
+        by_category["allocator"] = by_category["allocator"] + _STRANDED * live_bytes
     # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
     # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
     whole = sum(by_category.values())
@@ -165,12 +171,12 @@ def microbatches_in_flight(strategy: Strategy, stages: Stages, schedule: InFligh
     return balance.in_flight(strategy.moe_balance, in_flight, over_classes(microbatches))
 
 
-def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span]) -> _Held:
+def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span], options: frozenset[str]) -> _Held:
     """Parameters by what shards them."""
     dense, expert = stages.dense, stages.expert
     group, expert_group = over_classes(spans["shard"].degree), over_classes(spans["expert_shard"].degree)
     one = 1.0
-    states, states_expert = (group, expert_group) if strategy.zero >= 1 else (one, one)
+    states, states_expert = map(over_classes, state_copies(strategy, spans, options))
     kept, kept_expert = (group, expert_group) if strategy.zero >= 3 else (one, one)
     # Under a pipeline gradients add up over microbatches in whole buffers, whatever is scattered at the end.
     summed, summed_expert = kept, kept_expert
@@ -182,52 +188,6 @@ def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span]) -> _Held:
         grads=dense / summed + expert / summed_expert,
         states=dense / states + expert / states_expert,
     )
-
-
-def _gathered(
-    model: Model,
-    strategy: Strategy,
-    profile: Profile,
-    stages: Stages,
-    spans: dict[str, Span],
-    finetune: Finetune,
-    shard: Any,
-) -> Any:
-    """Bytes of weights that ZeRO-3 holds whole beside the shards, and of gradients not yet scattered.
-
-    This layer's and the next one's weights in 16 bits and one layer's gradients. Where embedding and head
-    belong to the outermost unit they stay whole, with one layer's weights and gradients. Under a pipeline a
-    stage's weights and gradients stay whole from microbatch to microbatch. A frozen model has no gradients;
-    quantised weights travel as they are and one matrix at a time is unpacked. What piles up is the whole
-    model and what was made of `shard` (parameters) to send it: a 16-bit cast of fp32 weights, and their copy
-    from the host where they wait there (FlatParamHandle.pre_unshard of PyTorch's FSDP).
-    """
-    if strategy.zero < 3:
-        return 0.0
-    habits = profile.framework
-    pipelined = over_classes(np.asarray(strategy.pp) > 1)
-    whole = stages.dense + stages.expert
-    # On one rank 16-bit weights are used where they are; fp32 ones are still cast.
-    alone = over_classes(np.asarray(spans["shard"].degree) <= 1.0) * (habits.weight_bytes <= 2.0)
-    sent = 0.0 if finetune.frozen else 1.0
-    width = frozen_bytes(model, finetune, 2.0)
-    if habits.gathers_ends:
-        tp = over_classes(np.asarray(strategy.tp))
-        ends = (embedding_params(model) + head_params(model)) / tp
-        blocks = [
-            block_params(b, model).per_rank(strategy.tp, strategy.ep, strategy.etp) for b in model.blocks
-        ]
-        layer = over_classes(np.max(np.broadcast_arrays(*blocks), axis=0))
-        at_once = 2.0 * ends + (width + 2.0 * sent) * layer
-    else:
-        at_once = (2.0 * width + 2.0 * sent) * stages.largest
-    stays = (width + habits.grad_sent_bytes * sent) * whole
-    most = width * whole
-    if habits.keeps_gathered:
-        wide = 4.0 if habits.upcasts_sharded else habits.weight_bytes
-        copied = wide * parse_offload(strategy.offload).params
-        at_once = most = width * whole + (2.0 * (wide > 2.0) + copied) * shard
-    return (1.0 - alone) * np.where(pipelined, stays, np.minimum(at_once, most))
 
 
 def _activations(

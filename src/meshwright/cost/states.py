@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from meshwright.hardware.records import Chip
 from meshwright.profiles.records import Framework
 from meshwright.strategy.offload import Offload
+from meshwright.strategy.placement import Span
 from meshwright.strategy.records import Strategy
 
 # Moments a parameter by kind of optimizer, as (numbers kept, bytes of one where it is not the program's own
@@ -39,6 +41,22 @@ class Widths:
     def trained(self) -> float:
         """Everything that stays between two steps, gradients included."""
         return self.weight + self.grad + self.optimizer
+
+
+def state_copies(strategy: Strategy, spans: dict[str, Span], options: frozenset[str]) -> tuple[Any, Any]:
+    """Ranks over which one copy of the optimizer state is sharded, of dense and of expert parameters.
+
+    The ranks of the shard group, or under ZeRO-3 with `outer-optimizer` all that hold the parameter
+    (outer_dp_sharding_strategy optim of Megatron FSDP).
+    """
+    if strategy.zero == 0:
+        return 1.0, 1.0
+    outer = strategy.zero == 3 and "outer-optimizer" in options
+    dense, expert = (
+        spans[group].degree * (spans[copies].degree if outer else 1.0)
+        for group, copies in (("shard", "replica"), ("expert_shard", "expert_replica"))
+    )
+    return dense, expert
 
 
 def own_precision(framework: Framework) -> bool:

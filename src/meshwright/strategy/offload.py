@@ -10,18 +10,24 @@ import numpy as np
 
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 
-WORDS = ("none", "activations", "activations:N", "experts", "optimizer", "params")
+WORDS = ("none", "activations", "activations:N", "experts", "experts-all", "optimizer", "params")
+# Of experts, by the operation that keeps it: what their activation reads; and the tokens that they are given.
+# Source: Megatron-Core's offload_modules moe_act and expert_fc1, which move the input of each.
+_OF_EXPERTS = {
+    "experts": frozenset({"experts_up"}),
+    "experts-all": frozenset({"experts_up", "permute"}),
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """`modules` None: all that a layer keeps; otherwise what those modules keep. `layers`: the first so many
-    of each stage (0: every layer). `optimizer`: optimizer state, whose step then runs on the host; `params`:
-    the rank's shard of the weights as well."""
+    """`operations` None: all that a layer keeps; otherwise what operations of those names keep. `layers`: the
+    first so many of each stage (0: every layer). `optimizer`: optimizer state, whose step then runs on the
+    host; `params`: the rank's shard of the weights as well."""
 
     word: str
     any: bool = False
-    modules: frozenset[str] | None = None
+    operations: frozenset[str] | None = None
     layers: int = 0
     optimizer: bool = False
     params: bool = False
@@ -34,9 +40,9 @@ class Offload:
             return 1.0
         return np.minimum(1.0, self.layers / np.maximum(np.asarray(layers_on_stage, float), 1.0))
 
-    def takes(self, module: str) -> bool:
-        """Whether what `module` keeps goes to the host."""
-        return self.any and (self.modules is None or module in self.modules)
+    def takes(self, operation: str) -> bool:
+        """Whether what the operation of that name keeps goes to the host."""
+        return self.any and (self.operations is None or operation in self.operations)
 
 
 @lru_cache(maxsize=256)
@@ -53,7 +59,7 @@ def parse(word: str) -> Offload:
     named = [part.strip() for part in word.strip().lower().split("+")]
     if named == ["none"]:
         return Offload("none")
-    modules: frozenset[str] | None = None
+    operations: frozenset[str] | None = None
     layers, taken = 0, ""
     for part in named:
         if part in ("optimizer", "params"):
@@ -61,8 +67,8 @@ def parse(word: str) -> Offload:
         if taken:
             raise _fault(word, f"{taken} and {part} both say which activations go", f"keep {taken}")
         head, colon, tail = part.partition(":")
-        if part == "experts":
-            modules = frozenset({"moe_act"})
+        if part in _OF_EXPERTS:
+            operations = _OF_EXPERTS[part]
         elif head == "activations" and colon and tail.isascii() and tail.isdigit() and len(tail) < 7:
             layers = int(tail)
         elif part != "activations":
@@ -72,7 +78,7 @@ def parse(word: str) -> Offload:
         taken = part
     states = [part for part in ("optimizer", "params") if part in named]
     spelled = "+".join([taken, *states] if taken else states)
-    return Offload(spelled, bool(taken), modules, layers, "optimizer" in states, "params" in states)
+    return Offload(spelled, bool(taken), operations, layers, "optimizer" in states, "params" in states)
 
 
 def _fault(word: str, message: str, hint: str | None) -> InputError:

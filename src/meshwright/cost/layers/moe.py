@@ -35,9 +35,8 @@ def operations(
     kernels = _KERNELS[words.dispatcher]
     moved = 0.0 if words.fused_experts else 2.0 * copies
     act = activation("act", "moe_act", routed, width, gated=block.gated, precision=words.precision)
-    act = replace(
-        act, saved=size * routed * width
-    )  # its input, which running it again needs, is experts_up's
+    # Its input is kept by the product before it, since that is what running it again needs.
+    read, act = act.saved - size * routed * width, replace(act, saved=size * routed * width)
     if words.fused_experts:
         act = replace(act, forward=0.0, backward=0.0, kernels=(0, 0))
     limit = block.topk_groups if block.n_groups > 1 else 0
@@ -67,15 +66,8 @@ def operations(
         dispatch("dispatch", size if words.dispatcher != "all-to-all" else 2.0),
         Message("expert_gather", "moe", "etp", "all_gather", copies, 1.0, 1.0),
         Matmul(
-            "experts_up",
-            "moe",
-            rows,
-            d_in,
-            width * inputs,
-            experts,
-            saved=2.0 * routed * width * inputs,
-            fused=words.fused_experts,
-        ),  # fmt: skip
+            "experts_up", "moe", rows, d_in, width * inputs, experts, saved=read, fused=words.fused_experts
+        ),
         act,
         Matmul("experts_down", "moe", rows, width, d_in, experts, fused=words.fused_experts),
         Message("expert_scatter", "moe", "etp", "reduce_scatter", copies, 1.0, 1.0),
