@@ -13,8 +13,14 @@ from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.files import request as requests
+from meshwright.hardware.cluster import parse
+from meshwright.model import presets
+from meshwright.model.params import total_params
+from meshwright.profiles.load import load
 from meshwright.search.derive import complete
 from meshwright.simulate.exact import MOST_PASSES, Exact, exact
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
 
 CHUNKS = {"zb-v": 2, "v-half": 2, "v-min": 2, "dualpipev": 2, "interleaved-1f1b": 2}
 
@@ -112,9 +118,37 @@ def test_memory_over_time_peaks_at_the_peak_and_ends_empty() -> None:
     for rank in range(4):
         seconds, nbytes = found.memory_over_time(rank)
         assert nbytes.max() == pytest.approx(found.peak_bytes[rank])
-        assert nbytes[-1] == pytest.approx(found.peak_bytes[rank] - found.held_bytes[rank])
+        assert nbytes[-1] == found.between_bytes[rank] < nbytes[-2] < nbytes.max()
         assert (np.diff(seconds) >= -1e-12).all()
+        assert seconds[-1] <= found.evaluation.step_time_s + 1e-12
     np.testing.assert_allclose(found.in_flight, [4, 3, 2, 1])
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("seq_len", [8192, 64])
+def test_memory_over_time_is_state_and_what_passes_hold(seq_len: int, keeps: bool) -> None:
+    """Eight microbatches, one after the other, by hand: 8B parameters of the rank at 2 + 2 + 12 / 8 bytes and
+    the context stay; a forward adds what its layers save; the optimizer adds 4 / 8 bytes a parameter. With 64
+    tokens that is the fullest moment. Gradients that are made anew are not there between steps.
+    """
+    model, cluster = presets.load("llama-3.1-8b"), parse("8xh100")
+    profile = load("megatron-core", cluster.chip)
+    habits = replace(profile.framework, keeps_grads=keeps, context_gib=1.0, fragments=0.0)
+    strategy = Strategy(dp=8, zero=1, zero_group=8)
+    found = exact(model, cluster, Work(seq_len, 64), strategy, replace(profile, framework=habits))
+    seconds, nbytes = found.memory_over_time(0)
+    n = total_params(model) - model.d_model  # the final norm stands on no stage
+    state = n * ((4.0 if keeps else 2.0) + 12 / 8) + 2**30
+    np.testing.assert_allclose(found.between_bytes, state, rtol=1e-4)
+    np.testing.assert_allclose(nbytes[[-3, -1]], state, rtol=1e-4)
+    assert nbytes[-2] == pytest.approx(n * (4.0 + 12 / 8 + 4 / 8) + 2**30, rel=1e-4)
+    saved = found.held_bytes[0]
+    np.testing.assert_allclose(np.abs(np.diff(nbytes[:-3])), saved)  # forward, backward, forward, ...
+    assert nbytes[0] == pytest.approx(found.between_bytes[0] + found.working_bytes[0] + saved)
+    assert nbytes.max() == pytest.approx(found.peak_bytes[0])
+    assert bool(nbytes.argmax() == len(nbytes) - 2) == (seq_len == 64)
+    assert (found.evaluation.by_stage[0].moment == "optimizer") == (seq_len == 64)
+    assert seconds[-1] - seconds[-2] == pytest.approx(found.optimizer_s[0])
 
 
 def test_a_pipeline_of_one_rank_has_no_bubble() -> None:

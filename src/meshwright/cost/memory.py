@@ -53,18 +53,63 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Moments:
+    """Bytes of a rank of each stage class that two moments are summed from, every array [n, C].
+
+    `moving` is what passes hold besides state; `anew` gradients that each backward makes anew, `absent` those
+    of them that are not there yet as it begins; `lost` the share of what is allocated that is lost beside it,
+    added to 1; `fragments` the share of what came and went.
+    """
+
+    weights: Any
+    grads: Any
+    optimizer: Any
+    moving: Any
+    anew: Any
+    absent: Any
+    step_only: Any
+    lost: float
+    fragments: float
+    context: float
+
+    @property
+    def between(self) -> Any:
+        """What stays from step to step."""
+        return self.lost * (self.weights + self.grads - self.anew + self.optimizer) + self.context
+
+    @property
+    def backward(self) -> Any:
+        """As backward begins, with everything in flight."""
+        passes = self.lost * (self.moving + self.anew - self.absent)
+        return self.between + passes + self.fragments * (self.moving + self.anew)
+
+    @property
+    def step(self) -> Any:
+        """As the optimizer steps."""
+        return self.between + self.lost * (self.anew + self.step_only)
+
+    @property
+    def steps(self) -> Any:
+        """Whether the optimizer's step is the fuller of the two."""
+        return self.lost * self.step_only > (
+            self.lost * (self.moving - self.absent) + self.fragments * (self.moving + self.anew)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Peaks:
     """The fullest moment of a rank of each stage class, every array [n, C].
 
     `by_category`: bytes, a number where all hold the same; `whole`: their sum, the peak. `kept`: bytes that
     the allocator holds beside them while it can. `steps`: whether that moment is the optimizer's step (else
-    it is the beginning of backward).
+    it is the beginning of backward). `moments`: what both are made of; the larger is `whole`.
     """
 
     by_category: dict[str, Any]
     whole: Any
     kept: Any
     steps: Any
+    moments: Moments
 
 
 def peaks(
@@ -106,8 +151,13 @@ def peaks(
     # microbatch's backward begins, and they leave holes behind.
     anew: Any = 0.0 if habits.keeps_grads else grads
     absent = anew * over_classes(np.asarray(microbatches) <= 1.0)
-    steps = step > (1.0 + habits.fragments) * moving - absent
-    churned = moving + anew
+    moments = Moments(
+        weights, grads, optimizer, moving, anew, absent, step,
+        lost=1.0 + _STRANDED * ("fixed-segments" in work.options),
+        fragments=habits.fragments,
+        context=context_bytes(habits, cluster),
+    )  # fmt: skip
+    steps, churned = moments.steps, moving + anew
     if np.any(steps):
         churned, moving, activations, logits, gathered = (
             np.where(steps, 0.0, x) for x in (churned, moving, activations, logits, gathered)
@@ -122,18 +172,17 @@ def peaks(
         "communication": gathered,
         "kv_cache": 0.0,
         "state": 0.0,
-        "allocator": habits.fragments * churned,
-        "framework": context_bytes(habits, cluster),
     }
-    if "fixed-segments" in work.options:
-        live_bytes = sum(v for k, v in by_category.items() if k not in ("allocator", "framework"))
-        by_category["allocator"] = by_category["allocator"] + _STRANDED * live_bytes
+    by_category |= {
+        "allocator": habits.fragments * churned + (moments.lost - 1.0) * sum(by_category.values()),
+        "framework": moments.context,
+    }
     # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
     # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
     whole = sum(by_category.values())
     most = np.maximum(profile["allocator"] - habits.fragments, 0.0) * moving
     kept = np.minimum(np.maximum(cluster.usable_bytes - whole, 0.0), most)
-    return Peaks(by_category, whole, kept, steps)
+    return Peaks(by_category, whole, kept, steps, moments)
 
 
 def _logits(model: Model, work: Work, strategy: Strategy, profile: Profile, stages: Stages, live: Any) -> Any:

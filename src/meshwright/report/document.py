@@ -110,12 +110,12 @@ def telling_ranks(exact: Exact) -> tuple[int, ...]:
 
 
 def moments(exact: Exact, rank: int, most: int = MOMENTS) -> tuple[Array, Array]:
-    """(seconds, bytes) of a rank's memory over its passes, in at most `most` equal spans of time: the start
+    """(seconds, bytes) of a rank's memory over its step, in at most `most` equal spans of time: the start
     of each and the most that is held in it."""
     seconds, held = exact.memory_over_time(rank)
     seconds = np.maximum.accumulate(seconds)  # passes that run at once are told one after the other
     if len(seconds) <= most:
         return seconds, held
-    edges = np.linspace(seconds[0], exact.timeline.last_s[rank], most, endpoint=False)
+    edges = np.linspace(seconds[0], seconds[-1], most, endpoint=False)
     first = np.searchsorted(seconds, edges, side="right") - 1  # what is held as a span begins counts for it
     return edges, np.maximum.reduceat(held, first)

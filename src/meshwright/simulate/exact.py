@@ -44,8 +44,10 @@ class Exact:
     `evaluation` has time of `slowest_rank` and memory of `fullest_rank`; `timeline` is the step in time:
     rank r begins at `timeline.begin_s[r]` and ends `step_time_s / (1 + straggler)` later, the last
     `after_s[r]` of it for gradients, weights, the update and counts of experts. `idle` [ranks] by cause.
-    `peak_bytes`, `held_bytes` [ranks]: all memory, and activations in flight within it, at the fullest
-    moment; `in_flight` [ranks] the same in microbatches.
+    `peak_bytes` [ranks]: all memory at the fullest moment; `held_bytes`, `in_flight` [ranks]: the most
+    activations in flight, in bytes and in microbatches. `between_bytes`, `working_bytes`, `update_bytes`
+    [ranks]: what stays from step to step, what passes hold beside that and the activations in flight, and
+    all memory as the optimizer steps.
     """
 
     evaluation: Evaluation
@@ -57,6 +59,9 @@ class Exact:
     peak_bytes: Array
     held_bytes: Array
     in_flight: Array
+    between_bytes: Array
+    working_bytes: Array
+    update_bytes: Array
 
     @property
     def exchange_s(self) -> Array:
@@ -76,10 +81,17 @@ class Exact:
     def memory_over_time(self, rank: int) -> tuple[Array, Array]:
         """(seconds, bytes) of a rank: what it holds from each moment until the next.
 
-        Weights, state and the working set stay; the activations of microbatches come and go.
+        Weights and state stay; from the first pass to the last also the working set of a layer, while the
+        activations of microbatches come and go; then the optimizer steps, with its temporaries.
         """
         seconds, held = self.timeline.in_flight(rank)
-        return seconds, self.peak_bytes[rank] - self.held_bytes[rank] + held
+        stays, ends = self.between_bytes[rank], self.timeline.last_s[rank]
+        passes = stays + self.working_bytes[rank] + held
+        update = ends + self.exchange_s[rank]
+        return (
+            np.concatenate([seconds, [ends, update, update + self.optimizer_s[rank]]]),
+            np.concatenate([passes, [stays, self.update_bytes[rank], stays]]),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +140,15 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
     held = timeline.peak_in_flight
     kept_of_one = np.broadcast_to(found.ranks.cost["saved"] - found.ranks.offloaded, (1, found.pp))[0]
     in_flight = held / np.maximum(kept_of_one, 1.0)
-    by_stage = told(
-        memory.peaks(
-            model, work, strategy, profile, found.ranks, found.groups.spans(), _Peak(in_flight[None]),
-            found.microbatches.astype(float), cluster,
-        ),
-        found.pp,
+    full = memory.peaks(
+        model, work, strategy, profile, found.ranks, found.groups.spans(), _Peak(in_flight[None]),
+        found.microbatches.astype(float), cluster,
     )  # fmt: skip
+    by_stage = told(full, found.pp)
+    between, backward, update = (
+        np.broadcast_to(moment, (1, found.pp))[0]
+        for moment in (full.moments.between, full.moments.backward, full.moments.step)
+    )
     peaks = np.array([rank.peak_bytes for rank in by_stage])
     fullest = int(peaks.argmax())
     whole = evaluate(model, cluster, work, strategy, profile)
@@ -152,7 +166,10 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
     m = int(found.microbatches[0])
     terms = tree(evaluation, found.ranks, m, strategy, work, host, waits, slow, formulas=_FORMULAS)
     evaluation = replace(evaluation, terms=terms)
-    return Exact(evaluation, timeline, found, idle, slowest, fullest, peaks, held, in_flight)
+    return Exact(
+        evaluation, timeline, found, idle, slowest, fullest, peaks, held, in_flight,
+        between_bytes=between, working_bytes=backward - held - between, update_bytes=update,
+    )  # fmt: skip
 
 
 def _network(strategy: Strategy, found: Costs) -> Network:
