@@ -85,7 +85,7 @@ def test_plan_finds_writes_and_ranks(capsys: pytest.CaptureFixture[str], tmp_pat
     found = shown(capsys, "plan", "llama-3.1-8b", "--on", "8xh100", *WORK, "-o", str(path), "--rank", "2",
                   "--show-space", "--total-tokens", "1T")  # fmt: skip
     assert found["schema"] == "meshwright.plan/1"
-    times = [p["step_time_s"] for p in found["plans"]]
+    times = [p["simulated_step_time_s"] for p in found["plans"]]
     assert times == sorted(times)
     assert all(p["fits"] for p in found["plans"])
     assert found["feasible"] <= found["searched"]

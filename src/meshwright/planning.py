@@ -133,6 +133,7 @@ def plan(request: Request, wish: Wish, ask: Ask) -> Plan:
         search_seconds=sum(r.search_seconds for r in results),
         rejected=dict(sum((Counter(r.rejected) for r in results), Counter[str]())),
         bounded=dict(sum((Counter(r.bounded) for r in results), cut)),
+        reranked=sum(r.reranked for r in results),
         choices=choices if len(choices) > 1 else (),
         pareto=front(points),
         asked_pareto=wish.pareto,
@@ -215,14 +216,17 @@ def _search(request: Request, wish: Wish, ask: Ask) -> Plan:
 
     def done(ranked: Any, n_near: int, *, balance: bool = False) -> Estimate:
         detailed = step.evaluate(model, machine, work, ranked.strategy, request.profile, detail=True)
-        return estimating.finished(
+        estimate = estimating.finished(
             request, ranked.strategy, detailed, request.derived,
             price_per_chip_hour=ask.price_per_chip_hour, nearest=n_near, balance=balance,
         )  # fmt: skip
+        return replace(estimate, simulated_step_time_s=ranked.simulated_s)
 
     plans = tuple(done(r, ask.nearest if i == 0 else 0, balance=i == 0) for i, r in enumerate(found.plans))
-    met = [(p.strategy, p.step_time_s, float(p.evaluation.peak_bytes)) for p in plans]
-    met += [(c.strategy, c.step_time_s, c.peak_bytes) for c in found.others]
+    met = [
+        (p.strategy, p.step_time_s, float(p.evaluation.peak_bytes), p.simulated_step_time_s) for p in plans
+    ]
+    met += [(c.strategy, c.step_time_s, c.peak_bytes, c.simulated_s) for c in found.others]
     return Plan(
         model=model,
         cluster=machine,
@@ -241,13 +245,16 @@ def _search(request: Request, wish: Wish, ask: Ask) -> Plan:
         space=found.space.axes(),
         left=found.space.left,
         pareto=tuple(_point(request, *one) for one in met),
+        reranked=found.reranked,
     )
 
 
-def _point(request: Request, strategy: Strategy, step_s: float, peak: float) -> Point:
+def _point(
+    request: Request, strategy: Strategy, step_s: float, peak: float, simulated_s: float | None
+) -> Point:
     machine, work = request.cluster.cluster, request.work
     return Point(machine.n_chips, int(work.global_batch_size), step_s, step_s / work.tokens_per_step, peak,
-                 strategy)  # fmt: skip
+                 strategy, simulated_s)  # fmt: skip
 
 
 def front(points: Iterable[Point]) -> tuple[Point, ...]:
@@ -280,7 +287,8 @@ def _budgets(request: Request, best: Plan, wish: Wish, ask: Ask) -> list[Point]:
         if smaller.best is None:
             break
         peak = float(smaller.best.evaluation.peak_bytes)
-        found.append(_point(request, smaller.best.strategy, smaller.best.step_time_s, peak))
+        least = smaller.best
+        found.append(_point(request, least.strategy, least.step_time_s, peak, least.simulated_step_time_s))
     return found
 
 
@@ -311,7 +319,7 @@ def _winner(results: Sequence[Plan], choices: Sequence[Choice], wish: Wish) -> P
 
 def _seconds_per_token(found: Plan) -> float:
     best = found.best
-    return inf if best is None else best.step_time_s / best.tokens_per_step
+    return inf if best is None else best.ranked_s / best.tokens_per_step
 
 
 def _axes(found: Plan) -> int:

@@ -55,10 +55,17 @@ SUMS: dict[str, tuple[str, ...]] = {
     "offloaded": ("offloaded",),
     "live": ("live",),
     "flops": ("flops_forward", "flops_backward", "flops_recompute"),
+    "flops_forward": ("flops_forward",),
     "floor": ("floor",),
 }  # fmt: skip
 
-WHOLE = ("forward", "backward", "weight", "flops")  # sums that are wanted over the whole model
+WHOLE = (
+    "forward",
+    "backward",
+    "weight",
+    "flops",
+    "flops_forward",
+)  # sums that are wanted over the whole model
 
 
 def loss_word(work: Work, profile: Profile) -> str:

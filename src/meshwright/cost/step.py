@@ -356,13 +356,16 @@ def _times(
     waiting = slow_rank_seconds(work, parts["compute"], host, parts["optimizer"])
     subtotal = host + offload + waiting + sum(parts.values())
     parts["other"] = host + offload + waiting + straggler * subtotal
-    flops = tables.places.read(tables.layers.whole["flops"])
+    whole = tables.layers.whole
+    flops = microbatches * tables.places.read(whole["flops"])
+    if np.any(counting):
+        flops = flops + counting * tables.places.read(whole["flops_forward"])
     ranks = cluster.n_chips / np.asarray(strategy.pp)
     numbers = {f"{name}_s": value for name, value in parts.items()} | {
         "step_s": (1.0 + straggler) * subtotal,
         "recompute_s": step["recompute"],
         "counts_sent": last.of(counts_sent),
-        "hardware_flops": microbatches * ranks * flops,
+        "hardware_flops": ranks * flops,
         "floor_s": microbatches * per_rank.cost["floor"].max(-1),
     }
     return numbers, last.chosen, host, offload, waiting

@@ -286,6 +286,7 @@ def choice_json(choice: Choice) -> dict[str, Any]:
         return found
     return found | {
         "step_time_s": best.step_time_s,
+        "simulated_step_time_s": best.simulated_step_time_s,
         "tokens_per_s": best.tokens_per_s_per_chip * choice.n_chips,
         "tokens_per_s_per_chip": best.tokens_per_s_per_chip,
         "strategy": strategy_line(best.strategy),
@@ -299,6 +300,7 @@ def point_json(point: Point) -> dict[str, Any]:
         "n_chips": point.n_chips,
         "global_batch_size": point.global_batch_size,
         "step_time_s": point.step_time_s,
+        "simulated_step_time_s": point.simulated_step_time_s,
         "tokens_per_s": 1.0 / point.seconds_per_token,
         "chip_seconds_per_million_tokens": 1e6 * point.n_chips * point.seconds_per_token,
         "peak_gib": point.peak_bytes / GIB,
@@ -316,11 +318,13 @@ def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
         "rejected": plan.rejected,
         "objective": plan.objective,
         "target": plan.target,
-        "plans": [plan_json(p, terms=terms) | {"tied": plan.tied(p)} for p in plan.plans],
-        "necessity": [
-            {"without": n.without, "step_time_s": n.step_time_s, "loss_percent": n.loss_percent}
-            for n in plan.necessity
+        "reranked": plan.reranked,
+        "plans": [
+            plan_json(p, terms=terms)
+            | {"tied": plan.tied(p), "simulated_step_time_s": p.simulated_step_time_s}
+            for p in plan.plans
         ],
+        "necessity": [dataclasses.asdict(n) for n in plan.necessity],
         "why": [said.text for said in plan.why],
         "sentences": [said.json() for said in plan.why],
         "nearest": None if plan.nearest is None else {"plan": plan_json(plan.nearest), "needs": plan.needs},

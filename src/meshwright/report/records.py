@@ -85,6 +85,7 @@ class Estimate:
     moe_balance: dict[str, Balanced] = field(default_factory=dict)  # of a plan with experts, if asked for
     simulated: Exact | None = None  # then `evaluation` is its own
     closed_form: Evaluation | None = None  # and this the array result that it stands in for
+    simulated_step_time_s: float | None = None  # of a plan that a search ranked by it
 
     @property
     def fits(self) -> bool:
@@ -95,6 +96,11 @@ class Estimate:
     def step_time_s(self) -> float:
         """Seconds of one optimizer step on the slowest rank."""
         return float(self.evaluation.step_time_s)
+
+    @property
+    def ranked_s(self) -> float:
+        """Seconds of a step that plans are put in order by: simulated where that is known."""
+        return self.step_time_s if self.simulated_step_time_s is None else self.simulated_step_time_s
 
     @property
     def tokens_per_step(self) -> float:
@@ -172,6 +178,7 @@ class Point:
     seconds_per_token: float
     peak_bytes: float
     strategy: Strategy
+    simulated_step_time_s: float | None = None
 
     def goods(self) -> tuple[float, float, float, float]:
         """What is better when less: seconds a token, bytes on the fullest rank, chips, chip-seconds a token
@@ -209,11 +216,12 @@ class Plan:
     asked_pareto: bool = False
     objective: str = "time"
     target: str | None = None
+    reranked: int = 0  # plans near the best that were simulated and put in order by that
 
     def tied(self, plan: Estimate) -> bool:
         """Whether the model cannot tell the step time of `plan` from that of the fastest."""
-        fastest = min(p.step_time_s for p in self.plans)
-        return plan.step_time_s <= fastest * (1.0 + TIED)
+        fastest = min(p.ranked_s for p in self.plans)
+        return plan.ranked_s <= fastest * (1.0 + TIED)
 
     @property
     def best(self) -> Estimate | None:

@@ -20,12 +20,14 @@ LOW_PRECISIONS = frozenset({"fp8", "mxfp8", "nvfp4"})
 class Necessity:
     """Step time of the best plan without a technique and the loss against the best plan in percent.
 
-    Both are None when nothing fits without it; the loss is 0 when the best plan does not use it.
+    All are None when nothing fits without it; the loss is 0 when the best plan does not use it. The loss
+    compares simulated steps (`simulated_step_time_s`, None where a plan was not simulated), as the ranking.
     """
 
     without: str
     step_time_s: float | None
     loss_percent: float | None
+    simulated_step_time_s: float | None
 
 
 def does_without(technique: str, strategy: Strategy) -> Mask:

@@ -18,6 +18,7 @@ from meshwright.search.derive import complete
 from meshwright.search.given import read_choices, stated
 from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
 from meshwright.search.ranking import Candidate, axes_used, differences
+from meshwright.search.rerank import BAND, rerank
 from meshwright.search.scan import Scan, scans
 from meshwright.search.space import Space, build
 from meshwright.search.why import Sentence
@@ -30,11 +31,21 @@ __all__ = ["Found", "Necessity", "Ranked", "search"]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A plan and its evaluation, plain numbers; `tied` are other words for the same plan."""
+    """A plan and its evaluation, plain numbers; `tied` are other words for the same plan.
+
+    `simulated_s` is its step as the passes of its pipeline run, what plans are put in order by; None where
+    nobody simulated it.
+    """
 
     strategy: Strategy
     evaluation: Evaluation
     tied: tuple[Strategy, ...] = ()
+    simulated_s: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """What plans are put in order by."""
+        return float(self.evaluation.step_time_s) if self.simulated_s is None else self.simulated_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +56,7 @@ class Found:
     that a rule forbids, and those that do not fit; `bounded` counts strategies cut by a proof. When nothing
     fits, `nearest` is the strategy with the smallest overshoot and `needs` says what it lacks. `others` are
     plans met on the way that do without some technique: more points of what time and memory can be had.
+    `reranked` plans near the best were simulated and put in order by that.
     """
 
     plans: tuple[Ranked, ...]
@@ -59,6 +71,7 @@ class Found:
     why: tuple[Sentence, ...]
     space: Space
     others: tuple[Candidate, ...] = ()
+    reranked: int = 0
 
 
 def search(
@@ -75,6 +88,8 @@ def search(
 ) -> Found:
     """The `top` fastest strategies that fit, over every field that `fixed` does not pin.
 
+    Closed forms rank them all; those that a closed form may have wronged are put in order by their simulated
+    pipelines (`rerank`).
     A value of `fixed` may be a list of values or a range `A:B` to choose from, or `any`; `target` keeps what
     that framework can express. With `slack` the plan with the fewest axes that is slower by no more than that
     fraction comes first. `progress` is called with (done, total).
@@ -87,11 +102,13 @@ def search(
     asked: list[tuple[Request, int, tuple[str, ...]]] = [(request, max(top, 2), TECHNIQUES)]
     if work.precision in LOW_PRECISIONS:
         asked.append((replace(request, work=replace(work, precision="bf16")), 1, ()))
-    found, *plain = scans(asked, space, slack=slack, progress=progress)
+    found, *plain = scans(asked, space, slack=slack, band=BAND, progress=progress)
     if found.searched == 0:
         raise_faults(request, fixed)
+    closed = list(found.best)
+    reranked = sum(rerank(one, its) for (one, _, _), its in zip(asked, (found, *plain)))
     best = _simplest_first(found, slack) if slack is not None else found.best
-    plans = tuple(ranked_plan(request, c) for c in best)
+    plans = tuple(ranked_plan(request, c) for c in best[: max(top, 2)])
     necessity = _necessity(found, plain[0] if plain else None)
     nearest = None if plans or found.nearest is None else ranked_plan(request, found.nearest)
     needs = sentences.needs(nearest.evaluation, cluster.n_chips) if nearest else ""
@@ -107,9 +124,10 @@ def search(
         necessity=necessity,
         nearest=nearest,
         needs=needs,
-        why=_why(plans, necessity),
+        why=_why(plans, necessity, closed, found.best),
         space=space,
-        others=tuple(found.without.values()),
+        others=tuple(kept.plans[0] for kept in found.without.values() if kept.plans),
+        reranked=reranked,
     )
 
 
@@ -117,21 +135,17 @@ def _simplest_first(found: Scan, slack: float) -> list[Candidate]:
     """The best plans, those within `slack` of the fastest by how few axes they use."""
     if not found.best:
         return []
-    bar = found.best[0].step_time_s * (1.0 + slack)
-    pool = [
-        *found.best,
-        *(c for c in found.by_axes.values() if c.strategy not in [b.strategy for b in found.best]),
-    ]
-    near = sorted(
-        (c for c in pool if c.step_time_s <= bar), key=lambda c: (int(axes_used(c.strategy)), c.step_time_s)
-    )
-    return [*near, *(c for c in found.best if c.step_time_s > bar)]
+    bar = found.best[0].seconds * (1.0 + slack)
+    near = [c for c in found.best if c.seconds <= bar]
+    near.sort(key=lambda c: (int(axes_used(c.strategy)), c.seconds))
+    return [*near, *(c for c in found.best if c.seconds > bar)]
 
 
 def ranked_plan(request: Request, candidate: Candidate) -> Ranked:
     """The candidate with its whole evaluation."""
     r, strategy = request, candidate.strategy
-    return Ranked(strategy, evaluate(r.model, r.cluster, r.work, strategy, r.profile), candidate.tied)
+    return Ranked(strategy, evaluate(r.model, r.cluster, r.work, strategy, r.profile), candidate.tied,
+                  candidate.simulated_s)  # fmt: skip
 
 
 def raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:
@@ -152,26 +166,35 @@ def _necessity(found: Scan, plain: Scan | None) -> tuple[Necessity, ...]:
         elif bool(does_without(technique, best.strategy)):
             other = best
         else:
-            other = found.without.get(technique)
+            other = next(iter(found.without[technique].plans), None)
         if other is None:
-            told.append(Necessity(technique, None, None))
+            told.append(Necessity(technique, None, None, None))
         else:
-            loss = 0.0 if other is best else 100.0 * (other.step_time_s / best.step_time_s - 1.0)
-            told.append(Necessity(technique, other.step_time_s, loss))
+            loss = 0.0 if other is best else 100.0 * (other.seconds / best.seconds - 1.0)
+            told.append(Necessity(technique, other.step_time_s, loss, other.simulated_s))
     return tuple(told)
 
 
-def _why(plans: tuple[Ranked, ...], necessity: tuple[Necessity, ...]) -> tuple[Sentence, ...]:
+def _why(
+    plans: tuple[Ranked, ...],
+    necessity: tuple[Necessity, ...],
+    closed: list[Candidate],
+    best: list[Candidate],
+) -> tuple[Sentence, ...]:
+    """`closed` are the best by their closed forms, `best` the same and others by their simulated steps."""
     if not plans:
         return ()
     said = [sentences.binds(plans[0].evaluation)]
-    fastest = min(plans, key=lambda p: float(p.evaluation.step_time_s))
+    fastest = min(plans, key=lambda p: p.seconds)
     if fastest is not plans[0]:
         taken, least = plans[0], fastest
         said.append(sentences.simpler(taken.strategy, taken.evaluation, least.strategy, least.evaluation))
     elif len(plans) > 1:
         first, second = plans[0], plans[1]
         said.append(sentences.runner_up(first.strategy, first.evaluation, second.strategy, second.evaluation))
+    if closed[0].strategy != best[0].strategy:
+        passed = next(c for c in best if c.strategy == closed[0].strategy)
+        said.append(sentences.reordered(best[0], passed))
     if plans[0].tied:
         words = " or ".join(differences(plans[0].strategy, other) for other in plans[0].tied)
         tied = f"Tied with the best: {words} changes nothing in it; the simpler word is shown."

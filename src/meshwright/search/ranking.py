@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshwright.strategy.records import DEGREES, Strategy
+
+FloatArray = npt.NDArray[np.float64]
 
 NUMBERS = (*DEGREES, "microbatch_size", "zero_group")
 # Plans whose step times differ by less are not told apart. Of published pairs of layouts of one job, those
@@ -26,6 +30,45 @@ class Candidate:
     step_time_s: float
     peak_bytes: float
     tied: tuple[Strategy, ...] = ()
+    simulated_s: float | None = None  # a step as its passes run; None: not simulated
+
+    @property
+    def seconds(self) -> float:
+        """What plans are put in order by: the simulated step where it is known, else the closed form."""
+        return self.step_time_s if self.simulated_s is None else self.simulated_s
+
+
+@dataclass(slots=True)
+class Shortlist:
+    """The fastest plans met so far, sorted: `top` of them, and more, `most` in all, that are slower than the
+    first by no more than the share `band`."""
+
+    top: int = 1
+    most: int = 1
+    band: float = 0.0
+    plans: list[Candidate] = field(default_factory=list)
+
+    @property
+    def bar(self) -> float:
+        """Seconds above which a plan is not wanted."""
+        if len(self.plans) < self.top:
+            return inf
+        near = self.plans[0].step_time_s * (1.0 + self.band)
+        if len(self.plans) >= self.most:
+            near = min(near, self.plans[-1].step_time_s)
+        return max(near, self.plans[self.top - 1].step_time_s)
+
+    def take(self, seconds: FloatArray, candidate: Callable[[int], Candidate]) -> None:
+        """Take the best of a round: `seconds` [n], infinite where a plan is out, `candidate` i of them."""
+        most = max(self.most, self.top)
+        better = np.flatnonzero((seconds <= self.bar * (1 + SAME)) & np.isfinite(seconds))
+        if len(better) > most:
+            last = np.partition(seconds[better], most - 1)[most - 1]
+            better = better[seconds[better] <= last * (1 + SAME)]
+        if len(better):
+            self.plans = ranked([*self.plans, *(candidate(int(i)) for i in better)], most)
+            bar = self.bar * (1 + SAME)
+            self.plans = [plan for plan in self.plans if plan.step_time_s <= bar]
 
 
 def axes_used(strategy: Strategy) -> Any:
@@ -52,12 +95,12 @@ def ranked(candidates: Iterable[Candidate], top: int) -> list[Candidate]:
     Candidates of the same degrees and time are one plan in several words (ZeRO 1 and 2 under a pipeline): the
     simplest is kept, unless another holds less, and the others stand in its `tied`.
     """
-    by_time = sorted(candidates, key=lambda c: c.step_time_s)
+    by_time = sorted(candidates, key=lambda c: c.seconds)
     kept: list[Candidate] = []
     start = 0
     while start < len(by_time) and len(kept) < top:
         stop = start + 1
-        while stop < len(by_time) and _same(by_time[start].step_time_s, by_time[stop].step_time_s):
+        while stop < len(by_time) and _same(by_time[start].seconds, by_time[stop].seconds):
             stop += 1
         for one in sorted(by_time[start:stop], key=lambda c: simplicity(c.strategy)):
             twin = next((k for k in kept if _stands_for(k, one)), None)
@@ -80,7 +123,8 @@ def differences(kept: Strategy, other: Strategy) -> str:
 def _stands_for(kept: Candidate, other: Candidate) -> bool:
     """Whether `other` is no better than `kept` in anything, and differs in words only."""
     return (
-        _same(kept.step_time_s, other.step_time_s)
+        _same(kept.seconds, other.seconds)
+        and _same(kept.step_time_s, other.step_time_s)
         and kept.peak_bytes <= other.peak_bytes * (1 + SAME)
         and all(getattr(kept.strategy, n) == getattr(other.strategy, n) for n in NUMBERS)
     )

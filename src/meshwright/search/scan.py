@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import chain, groupby, repeat
 from typing import Any
 
@@ -31,7 +32,7 @@ from meshwright.search.bounds import (
 )
 from meshwright.search.legal import REASONS, Rows, joined, legal, rows
 from meshwright.search.necessity import TECHNIQUES, does_without
-from meshwright.search.ranking import SAME, Candidate, axes_used, ranked
+from meshwright.search.ranking import Candidate, Shortlist, axes_used
 from meshwright.search.space import IntArray, Mask, Space, Words
 from meshwright.strategy.records import Strategy
 
@@ -40,6 +41,8 @@ FloatArray = npt.NDArray[np.float64]
 ROUNDS = (4_096, 16_384)  # strategies bounded and evaluated together: few until there is something to beat
 TIE = 0.01  # plans closer than this are not told apart: the model's own repeatability on published reruns
 SHARD_GROUP = ShardGroup()
+MOST_NEAR = 200  # plans that are kept because they are near the best
+MOST_WITHOUT = 8  # the same of those without a technique
 NO_MEMORY = "memory floor above capacity"
 NO_TIME = "time floor above the best"
 UNFIT = "MW301 does not fit in memory"
@@ -47,10 +50,10 @@ UNFIT = "MW301 does not fit in memory"
 
 @dataclass(slots=True)
 class Scan:
-    """What a pass found. `best` is sorted; `without` holds the best plan that does without each technique."""
+    """What a pass found: the fastest plans, and the fastest that do `without` each technique."""
 
-    best: list[Candidate] = field(default_factory=list)
-    without: dict[str, Candidate] = field(default_factory=dict)
+    shortlist: Shortlist
+    without: dict[str, Shortlist] = field(default_factory=dict)
     by_axes: dict[int, Candidate] = field(default_factory=dict)  # the best with so many axes (see `slack`)
     pool: list[Strategy] = field(default_factory=list)  # all within `bar`, in arrays, where that is asked
     nearest: Candidate | None = None  # the smallest peak among those that do not fit
@@ -60,6 +63,11 @@ class Scan:
     rejected: Counter[str] = field(default_factory=Counter)
     bounded: Counter[str] = field(default_factory=Counter)
 
+    @property
+    def best(self) -> list[Candidate]:
+        """The fastest plans, sorted."""
+        return self.shortlist.plans
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -67,7 +75,6 @@ class Limits:
 
     parameters: Held
     flops: float
-    top: int
     techniques: tuple[str, ...]
     slack: float | None = None  # None: nobody asks for simpler plans; else how much slower they may be
     bar: float | None = None  # seconds; all plans that take no longer are wanted, and no others
@@ -126,14 +133,21 @@ def scans(
     *,
     slack: float | None = None,
     bar: float | None = None,
+    band: float = 0.0,
     progress: Callable[[float, float], None] | None = None,
 ) -> list[Scan]:
     """`scan` of several (request, top, techniques) that differ in precision alone, so that what is legal
-    for the first is so for all."""
-    found = [Scan(capacity_bytes=request.cluster.usable_bytes) for request, _, _ in asked]
-    limits = [
-        Limits(held(r.model), _flops(r, space), top, techniques, slack, bar) for r, top, techniques in asked
+    for the first is so for all. Beyond the plans that are asked for, those are kept that take longer by no
+    more than the share `band`: MOST_NEAR of the best, and MOST_WITHOUT of those without each technique."""
+    found = [
+        Scan(
+            Shortlist(top, MOST_NEAR if band else top, band),
+            {technique: Shortlist(1, MOST_WITHOUT if band else 1, band) for technique in techniques},
+            capacity_bytes=request.cluster.usable_bytes,
+        )
+        for request, top, techniques in asked
     ]
+    limits = [Limits(held(r.model), _flops(r, space), techniques, slack, bar) for r, _, techniques in asked]
     every = list(space.layer_words())
     for i, (constant, sp, cp_method) in enumerate(every):
         words = Words("", sp, cp_method, 0, 1, "none", constant)
@@ -421,11 +435,11 @@ def _threshold(found: Scan, strategy: Strategy, limits: Limits) -> FloatArray:
     if limits.bar is not None:
         return np.full(shape, limits.bar)
     limit = np.full(shape, np.inf)
-    if len(found.best) >= limits.top:
+    if np.isfinite(found.shortlist.bar):
         near = found.best[0].step_time_s * (1 + max(TIE, limits.slack or 0.0))
-        limit[:] = max(found.best[-1].step_time_s, near)
+        limit[:] = max(found.shortlist.bar, near)
     for technique in limits.techniques:
-        bar = found.without[technique].step_time_s if technique in found.without else np.inf
+        bar = found.without[technique].bar
         if bar > limit.min(initial=np.inf):
             limit = np.where(does_without(technique, strategy), np.maximum(limit, bar), limit)
     return limit
@@ -452,22 +466,14 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
             found.pool.append(strategy.take(within))
         return
 
+    @cache
     def candidate(i: int) -> Candidate:
         return Candidate(strategy.at(i), float(time[i]), float(peak[i]))
 
-    bar = found.best[-1].step_time_s * (1 + SAME) if len(found.best) >= limits.top else np.inf
-    better = np.flatnonzero((timed <= bar) & fits)
-    if len(better) > limits.top:
-        last = np.partition(timed[better], limits.top - 1)[limits.top - 1]
-        better = better[timed[better] <= last * (1 + SAME)]
-    if len(better):
-        found.best = ranked([*found.best, *(candidate(int(i)) for i in better)], limits.top)
+    found.shortlist.take(timed, candidate)
     for technique in limits.techniques:
-        bar = found.without[technique].step_time_s if technique in found.without else np.inf
         among = np.where(does_without(technique, strategy), timed, np.inf)
-        least = int(among.argmin())
-        if among[least] < bar:
-            found.without[technique] = candidate(least)
+        found.without[technique].take(among, candidate)
     if limits.slack is not None:
         axes = np.broadcast_to(axes_used(strategy), shape)
         for many in np.unique(axes[fits]):

@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.cost.evaluation import Evaluation
 from meshwright.search.necessity import Necessity
-from meshwright.search.ranking import axes_used
+from meshwright.search.ranking import Candidate, axes_used
 from meshwright.strategy.records import Strategy
 from meshwright.units import GIB
 
@@ -103,6 +103,20 @@ def runner_up(
         values[f"step.time.{name}"] = float(first.time_s[name])
         values[f"step.time.{name}.other"] = float(second.time_s[name])
     return Sentence(said, tuple(f"step.time.{k}" for k, _ in (*costs, *gains)) or ("step.time",), values)
+
+
+def reordered(best: Candidate, passed: Candidate) -> Sentence:
+    """Which plan the closed form would put first, and what its simulated pipeline takes."""
+    said = (
+        f"By closed forms alone {', '.join(differs(best.strategy, passed.strategy))} would come first, at "
+        f"{passed.step_time_s:.5g} s against {best.step_time_s:.5g} s; with the pipeline simulated pass by "
+        f"pass it takes {passed.seconds:.5g} s, this one {best.seconds:.5g} s."
+    )
+    values = {
+        "step.time": best.step_time_s, "step.time.other": passed.step_time_s,
+        "simulated_step_time_s": best.seconds, "simulated_step_time_s.other": passed.seconds,
+    }  # fmt: skip
+    return Sentence(said, ("step.time",), values)
 
 
 def simpler(best: Strategy, taken: Evaluation, fastest: Strategy, least: Evaluation) -> Sentence:

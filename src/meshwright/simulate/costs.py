@@ -67,6 +67,13 @@ class Costs:
         return np.stack([forward, backward, backward - weight, weight])
 
     @property
+    def worked(self) -> Array:
+        """Seconds of a microbatch's passes but for what they wait for, launches included, [stages, n]."""
+        return (
+            self.chunks["forward"] + self.chunks["backward"] - sum(self.chunks[x] for x in ("tp", "cp", "ep"))
+        )
+
+    @property
     def after(self) -> Array:
         """Seconds of each rank once a step besides its passes, [ranks, n]."""
         return (self.exchange + self.optimizer + self.counts + self.counting).T

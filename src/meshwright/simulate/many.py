@@ -19,7 +19,7 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.simulate.costs import Costs, costs
-from meshwright.simulate.network import Network
+from meshwright.simulate.network import KINDS, Network
 from meshwright.simulate.pipeline import network
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
@@ -27,6 +27,7 @@ from meshwright.work import Work
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+_WHOLE = 30_000  # passes of a pipeline that is simulated from its first microbatch to its last
 _ROUNDS = 3  # microbatches a rank after which a pipeline is full and has begun to drain, in pp
 _STEPS = 3  # steps in a row after which ranks are as far apart as they stay
 
@@ -37,9 +38,9 @@ def step_times(
     """Seconds of a step of each strategy (plain numbers), [n], as `exact` says; NaN where the schedule does
     not exist for its numbers.
 
-    Strategies that share a schedule, pp and vpp are evaluated together. Of many microbatches a few rounds are
-    simulated and the rest added at the pace of the last one: exact where the slowest stage sets the pace by
-    then, otherwise short by less than the spread of the stages.
+    Strategies that share a schedule, pp and vpp are evaluated together. Of very many microbatches a few
+    rounds are simulated and the rest added at the pace of the last one: exact where the slowest stage sets
+    the pace by then, otherwise short by less than the spread of the stages.
     """
     seconds = np.full(len(strategies), np.nan)
     pipelines: dict[tuple[str, bool, int, int], list[tuple[IntArray, Costs]]] = {}
@@ -49,8 +50,30 @@ def step_times(
         pipelines.setdefault(key, []).append((places, found))
     for key, parts in pipelines.items():
         whole = _Pipelines(*key, [found for _, found in parts])
-        seconds[np.concatenate([places for places, _ in parts])] = whole.seconds()
+        waiting = (work.slowness - 1.0) * whole.slowed() if work.slowness > 1.0 else 0.0
+        seconds[np.concatenate([places for places, _ in parts])] = whole.seconds() + waiting
     return (1.0 + float(straggler_share(cluster, profile))) * seconds
+
+
+def passes(work: Work, strategy: Strategy) -> tuple[tuple[Any, ...], int]:
+    """(what strategies share whose pipelines are simulated together, passes that are simulated for them)."""
+    pp, vpp = int(strategy.pp), int(strategy.vpp)
+    m = int(work.global_batch_size) // int(strategy.dp * strategy.microbatch_size)
+    few, round_ = _rounds(strategy.schedule, pp)
+    whole = bool(_is_short(pp, vpp, np.array(m), few + 2 * round_))
+    key = (strategy.schedule, strategy.moe_balance == HOLDS_ALL, pp, vpp, m if whole else 0)
+    return key, 2 * pp * vpp * (m if whole else 2 * few + round_)
+
+
+def _rounds(word: str, pp: int) -> tuple[int, int]:
+    """Microbatches of a pipeline that is full and has begun to drain, and of one round more."""
+    needs = schedule.load(word).NEEDS
+    return needs.enough(pp, _ROUNDS * pp), int(needs.group(pp))
+
+
+def _is_short(pp: int, vpp: int, microbatches: Any, few: int) -> Any:
+    """Which numbers of microbatches are simulated from the first to the last."""
+    return (microbatches <= few) | (2 * pp * vpp * microbatches <= _WHOLE)
 
 
 def _costs(
@@ -98,14 +121,15 @@ class _Pipelines:
         self.sends = np.concatenate([x.sends for x in parts], axis=-1)
         self.after = np.concatenate([x.after for x in parts], axis=-1)
         self.microbatches = np.concatenate([x.microbatches for x in parts])
+        self.worked = np.concatenate([x.worked for x in parts], axis=-1)
+        self.once = np.concatenate([(x.optimizer + x.counting).T for x in parts], axis=-1)
 
     def seconds(self) -> Array:
         """Seconds from step to step, [n]; NaN where the schedule does not exist."""
         needs = schedule.load(self.word).NEEDS
-        round_ = int(needs.group(self.pp))
-        few = needs.enough(self.pp, _ROUNDS * self.pp)
+        few, round_ = _rounds(self.word, self.pp)
         found = np.full(len(self.microbatches), np.nan)
-        short = self.microbatches <= few + 2 * round_
+        short = _is_short(self.pp, self.vpp, self.microbatches, few + 2 * round_)
         for m in np.unique(self.microbatches[short]).tolist():
             these = np.flatnonzero(self.microbatches == m)
             with suppress(InputError):  # checks say why there is no such schedule
@@ -115,6 +139,18 @@ class _Pipelines:
             near, far = self._step(few, rest), self._step(few + round_, rest)
             found[rest] = far + (self.microbatches[rest] - few - round_) / round_ * (far - near)
         return found
+
+    def slowed(self) -> Array:
+        """Seconds of a step that a slow chip would take longer for, on the rank with most to do, [n]."""
+        few, _ = _rounds(self.word, self.pp)
+        graph = network(self.word, self.pp, self.vpp, few, forwards_first=self.forwards_first)
+        own = np.zeros((self.pp, graph.depth))  # share of the microbatches whose stage each rank runs
+        forwards = graph.kind == KINDS.index("F")
+        np.add.at(own, (graph.rank[forwards], graph.stage[forwards]), 1.0 / few)
+        load = own @ (self.took[0] + self.took[1]) * self.microbatches + self.after
+        slowest = load.argmax(0)[None]
+        spent = own @ self.worked * self.microbatches + self.once
+        return np.asarray(np.take_along_axis(spent, slowest, 0)[0])
 
     def _step(self, microbatches: int, these: IntArray) -> Array:
         """The same for some of the plans and so many microbatches."""

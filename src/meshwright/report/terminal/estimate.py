@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 BAR = 24
+_SHOWS = 0.01  # share of the step or of the memory from which a way of balancing experts is told in a line
 TIME_MEANS = {
     "compute": "the layers' own work",
     "tp": "exposed tensor-parallel collectives",
@@ -35,6 +36,7 @@ def print_estimate(found: Estimate, console: Console) -> None:
     """The whole estimate."""
     print_headline(found, console)
     print_tables(found, console)
+    print_balance_line(found, console)
     print_simulated(found, console)
     print_run(found, console)
     print_derived(found, console)
@@ -150,6 +152,24 @@ def print_balance(found: Estimate, console: Console) -> None:
         )
     console.print()
     console.print(table)
+
+
+def print_balance_line(found: Estimate, console: Console) -> None:
+    """The ways of balancing experts that the step or the memory shows, in one line."""
+    told = []
+    for word, costs in found.moe_balance.items():
+        if costs.time_s is None or costs.memory_bytes is None:
+            continue
+        parts = []
+        if costs.time_s >= _SHOWS * found.step_time_s:
+            parts.append(f"+{units.seconds_text(costs.time_s)}")
+        if costs.memory_bytes >= _SHOWS * float(found.evaluation.capacity_bytes):
+            parts.append(f"+{units.bytes_text(costs.memory_bytes)}")
+        if parts:
+            told.append(f"{word} {' '.join(parts)}")
+    if told:
+        console.print()
+        console.print(f"balancing experts, beyond a loss of each microbatch: {'; '.join(told)}")
 
 
 def print_simulated(found: Estimate, console: Console) -> None:

@@ -82,13 +82,15 @@ def _ranking(found: Plan, shown: int) -> Table:
     table.add_column("", justify="right")
     for name in differ:
         table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
-    for header in ("step", "tokens/s/chip", "MFU", "memory"):
+    simulated = any(plan.simulated_step_time_s is not None and plan.strategy.pp > 1 for plan in plans)
+    for header in ("step", *(("simulated",) if simulated else ()), "tokens/s/chip", "MFU", "memory"):
         table.add_column(header, justify="right", no_wrap=True)
     for i, plan in enumerate(plans):
         table.add_row(
             f"{'=' if found.tied(plan) and len(plans) > 1 else ''}{i + 1}",
             *(values[name][i] for name in differ),
             units.seconds_text(plan.step_time_s),
+            *((units.seconds_text(plan.ranked_s),) if simulated else ()),
             units.number_text(plan.tokens_per_s_per_chip),
             units.percent_text(plan.mfu),
             units.bytes_text(plan.evaluation.peak_bytes),
@@ -170,6 +172,8 @@ def _searched(found: Plan) -> Text:
         f"searched {found.searched:,} strategies in {units.seconds_text(found.search_seconds)}, "
         f"{found.feasible:,} fit"
     )
+    if found.reranked:
+        text.append(f"; {found.reranked:,} near the best put in order by their simulated pipelines")
     for title, counts in (("cut by a bound", found.bounded), ("rejected", found.rejected)):
         if counts:
             listed = ", ".join(f"{reason} {n:,}" for reason, n in counts.items())

@@ -1,0 +1,138 @@
+"""Plans near the best in order of their simulated pipelines."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from meshwright import api
+from meshwright.files import request as requests
+from meshwright.search import rerank
+from meshwright.search.bounds import Request
+from meshwright.search.plan import Found, search
+from meshwright.search.ranking import Candidate, Shortlist
+from meshwright.simulate.exact import exact
+from meshwright.simulate.many import passes, step_times
+from meshwright.strategy.records import Strategy
+
+ASKED: dict[str, Any] = {"seq_len": 4096, "global_batch_size": 64}
+
+
+def found(fixed: dict[str, Any], model: str = "llama-3.1-70b", on: str = "64xh100") -> tuple[Request, Found]:
+    read = requests.read(model, on, strategy={}, **ASKED)
+    request = Request(read.model, read.cluster.cluster, read.work, read.profile)
+    return request, search(request.model, request.cluster, request.work, fixed, request.profile)
+
+
+def test_plans_stand_in_order_of_their_simulated_steps() -> None:
+    request, told = found({"pp": 8})
+    simulated = [p.seconds for p in told.plans]
+    closed = [float(p.evaluation.step_time_s) for p in told.plans]
+    assert simulated == sorted(simulated)
+    assert closed != sorted(closed)  # or this job would show nothing
+    assert told.reranked >= len(told.plans)
+    for plan in told.plans[:3]:
+        alone = exact(request.model, request.cluster, request.work, plan.strategy, request.profile)
+        assert plan.seconds == pytest.approx(float(alone.evaluation.step_time_s), rel=1e-9)
+    (said,) = (s for s in told.why if s.text.startswith("By closed forms alone"))
+    assert said.values["step.time.other"] < said.values["step.time"]
+    assert said.values["simulated_step_time_s.other"] > said.values["simulated_step_time_s"]
+
+
+def test_losses_compare_simulated_steps() -> None:
+    _, told = found({"pp": 8})
+    best = told.plans[0].seconds
+    for need in told.necessity:
+        if need.simulated_step_time_s is not None:
+            assert need.loss_percent == pytest.approx(100 * (need.simulated_step_time_s / best - 1), abs=1e-9)
+            assert need.loss_percent >= 0
+
+
+def test_the_same_search_says_the_same() -> None:
+    (_, one), (_, other) = found({"pp": 4}), found({"pp": 4})
+    assert [(p.strategy, p.seconds) for p in one.plans] == [(p.strategy, p.seconds) for p in other.plans]
+    assert one.necessity == other.necessity
+
+
+def test_plans_without_a_pipeline_are_left_alone() -> None:
+    _, told = found({"pp": 1}, "llama-3.1-8b", "16xh100")
+    assert told.reranked == 0
+    for plan in told.plans:
+        assert plan.seconds == pytest.approx(float(plan.evaluation.step_time_s), rel=1e-12)
+    assert not any(s.text.startswith("By closed forms alone") for s in told.why)
+
+
+def test_few_passes_leave_closed_forms(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, every = found({"pp": 8})
+    monkeypatch.setattr(rerank, "MOST_PASSES", 20_000)
+    _, some = found({"pp": 8})
+    assert 0 < some.reranked < every.reranked
+    monkeypatch.setattr(rerank, "MOST_PASSES", 0)
+    _, none = found({"pp": 8})
+    assert none.reranked == 0
+    closed = [float(p.evaluation.step_time_s) for p in none.plans]
+    assert [p.seconds for p in none.plans] == closed == sorted(closed)
+
+
+def test_a_shortlist_keeps_what_is_asked_and_what_is_near() -> None:
+    def strategies(*seconds: float) -> Shortlist:
+        kept = Shortlist(top=2, most=4, band=0.05)
+        for part in np.array_split(np.array(seconds), 2):
+            kept.take(
+                part, lambda i, part=part: Candidate(Strategy(dp=int(1e6 * part[i])), float(part[i]), 0.0)
+            )
+        return kept
+
+    def times(kept: Shortlist) -> list[float]:
+        return [plan.step_time_s for plan in kept.plans]
+
+    assert times(strategies(3.0, 1.0, 1.2, 2.0)) == [1.0, 1.2]  # two are asked, no third is near
+    assert times(strategies(1.2, 1.0, 1.04, np.inf, 1.03)) == [1.0, 1.03, 1.04]
+    crowd = strategies(1.01, 1.04, 1.02, 1.0, 1.05, 1.03)
+    assert times(crowd) == [1.0, 1.01, 1.02, 1.03]
+    assert crowd.bar == 1.03
+    assert Shortlist().bar == np.inf
+
+
+def test_a_slow_rank_holds_up_many_pipelines_as_it_does_one() -> None:
+    read = requests.read("deepseek-v3", "256xh800", seq_len=4096, global_batch_size=1024, strategy={},
+                         options=("straggler:1.2",))  # fmt: skip
+    assert read.work.slowness == 1.2
+    request = (read.model, read.cluster.cluster, read.work)
+    given = [
+        Strategy(dp=16, pp=16, ep=16, recompute="full", zero=1, zero_group=16, moe_balance=word, schedule=run)
+        for word in ("microbatch", "global-counted") for run in ("1f1b", "dualpipe")
+    ]  # fmt: skip
+    slow = step_times(*request, given, read.profile)
+    alone = [exact(*request, s, read.profile).evaluation.step_time_s for s in given]
+    np.testing.assert_allclose(slow, alone, rtol=1e-9)
+    even = step_times(*request[:2], replace(read.work, options=frozenset()), given, read.profile)
+    assert (slow > 1.1 * even).all()
+
+
+def test_how_many_passes_a_simulation_takes() -> None:
+    read = requests.read("llama-3.1-8b", "8xh100", seq_len=4096, global_batch_size=64, strategy={})
+    alike, whole = passes(read.work, Strategy(dp=2, pp=4))
+    assert whole == 2 * 4 * 32
+    assert passes(read.work, Strategy(dp=2, pp=2, tp=2))[0] != alike
+    _, rounds = passes(replace(read.work, global_batch_size=2_000_000), Strategy(dp=2, pp=4))
+    assert rounds < 1_000
+
+
+def test_the_command_tells_both_times() -> None:
+    plan = api.plan("llama-3.1-70b", "64xh100", pp=8, top=3, **ASKED)
+    told = plan.json()
+    assert told["reranked"] == plan.reranked > 0
+    for one, of_plan in zip(told["plans"], plan.plans):
+        assert one["simulated_step_time_s"] == of_plan.ranked_s
+        assert one["step_time_s"] == of_plan.step_time_s
+    best = plan.plans[0]
+    names = ("dp", "tp", "sp", "pp", "vpp", "cp", "zero", "zero_group")
+    fields = {name: getattr(best.strategy, name) for name in (*names, "microbatch_size", "schedule")}
+    again = api.estimate(
+        "llama-3.1-70b", "64xh100", work=plan.work, recompute=best.strategy.recompute, **fields
+    )
+    assert again.step_time_s == pytest.approx(best.step_time_s, rel=1e-12)
