@@ -244,6 +244,21 @@ def test_optimizer_state_may_be_sharded_over_all_groups() -> None:
     assert held(work=work).memory_bytes == held().memory_bytes  # ZeRO-1 has no outer groups
 
 
+@pytest.mark.parametrize("zero", [2, 3])
+def test_gradients_that_wait_for_the_last_microbatch_are_whole(zero: int) -> None:
+    """fp32 gradients of the whole model (ZeRO-2: beside 16-bit weights, in the place of the shards); with one
+    microbatch there is nothing to wait for."""
+    profile = load("torchtitan", H100.chip)
+    late = frozenset({"no-sync"})
+    for batch, more in ((64, 0.0), (128, 4.0 * (1.0 if zero == 3 else 63 / 64))):
+        plain, waiting = (
+            held(work=Work(8192, batch, options=o), profile=profile, zero=zero, recompute="full")
+            for o in (frozenset[str](), late)
+        )
+        summed = [sum(f.memory_bytes[k] for k in ("grads", "communication")) for f in (plain, waiting)]
+        assert summed[1] - summed[0] == pytest.approx(more * total_params(LLAMA), rel=1e-3, abs=1.0)
+
+
 def test_graphs_without_growing_segments_strand_memory() -> None:
     """The published reading: 60.9 GB of 268.9 reserved are of no use, so 0.29 of the 208 in use."""
     plain, fixed = held(), held(work=replace(WORK, options=frozenset({"fixed-segments"})))

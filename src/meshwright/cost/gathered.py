@@ -19,18 +19,24 @@ from meshwright.strategy.records import Strategy
 
 
 def gathered_bytes(
-    model: Model, strategy: Strategy, profile: Profile, stages: Stages, spans: dict[str, Span], shard: Any
+    model: Model,
+    strategy: Strategy,
+    profile: Profile,
+    stages: Stages,
+    spans: dict[str, Span],
+    shard: Any,
+    unscattered: Any = 0.0,
 ) -> Any:
     """Bytes of weights that ZeRO-3 holds whole beside the shards, and of gradients not yet scattered, [n, C].
 
     This unit's and the next one's weights in 16 bits and one unit's gradients. A unit is a layer, or in a
     compiled program (GSPMD, arXiv 2105.04663: each operator is partitioned by itself) a matrix. Where
     embedding and head belong to the outermost unit they stay whole, with one layer's weights and gradients.
-    Under a pipeline a stage's weights and gradients stay whole from microbatch to microbatch. A frozen model
-    has no gradients; quantised weights travel as they are and one matrix at a time is unpacked. What piles up
-    is the whole model and what was made of `shard` (parameters, [n, C]) to send it: a 16-bit cast of fp32
-    weights, and their copy from the host where they wait there (FlatParamHandle.pre_unshard of PyTorch's
-    FSDP).
+    Under a pipeline a stage's weights and gradients stay whole from microbatch to microbatch; elsewhere
+    gradients do where `unscattered` is 1. A frozen model has no gradients; quantised weights travel as they
+    are and one matrix at a time is unpacked. What piles up is the whole model and what was made of `shard`
+    (parameters, [n, C]) to send it: a 16-bit cast of fp32 weights, and their copy from the host where they
+    wait there (FlatParamHandle.pre_unshard of PyTorch's FSDP).
     """
     if strategy.zero < 3:
         return 0.0
@@ -61,7 +67,8 @@ def gathered_bytes(
         wide = 4.0 if habits.upcasts_sharded else habits.weight_bytes
         copied = wide * parse_offload(strategy.offload).params
         at_once = most = width * whole + (2.0 * (wide > 2.0) + copied) * shard
-    return (1.0 - alone) * np.where(pipelined, stays, np.minimum(at_once, most))
+    summed = unscattered * habits.grad_sent_bytes * sent * whole
+    return (1.0 - alone) * np.where(pipelined, stays, np.minimum(at_once, most) + summed)
 
 
 def _largest(counts: list[Any]) -> Any:

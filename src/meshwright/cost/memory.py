@@ -138,13 +138,14 @@ def peaks(
         matrix = model.vocab * model.d_model / over_classes(np.asarray(strategy.tp))
         stages = replace(stages, dense=stages.dense + together * matrix)
     width = state_widths(model, profile, strategy, work.options)
-    held = _held(strategy, stages, spans, work.options)
+    unscattered = ("no-sync" in work.options) * over_classes(np.asarray(microbatches) > 1.0)
+    held = _held(strategy, stages, spans, work.options, unscattered)
     weights, grads = width.weight * held.weights, width.grad * held.grads
     optimizer, step = width.optimizer * held.states, width.step * held.states
     in_flight = microbatches_in_flight(strategy, stages, schedule, microbatches)
     activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
     logits = _logits(model, work, strategy, profile, stages, live)
-    gathered = gathered_bytes(model, strategy, profile, stages, spans, held.weights)
+    gathered = gathered_bytes(model, strategy, profile, stages, spans, held.weights, unscattered)
     moving = activations + logits + gathered
 
     # Gradients that each backward makes anew come and go as activations do: none are there yet when the first
@@ -220,17 +221,20 @@ def microbatches_in_flight(strategy: Strategy, stages: Stages, schedule: InFligh
     return balance.in_flight(strategy.moe_balance, in_flight, over_classes(microbatches))
 
 
-def _held(strategy: Strategy, stages: Stages, spans: dict[str, Span], options: frozenset[str]) -> _Held:
-    """Parameters by what shards them."""
+def _held(
+    strategy: Strategy, stages: Stages, spans: dict[str, Span], options: frozenset[str], unscattered: Any
+) -> _Held:
+    """Parameters by what shards them; `unscattered`: 1 where microbatches add up whole gradients."""
     dense, expert = stages.dense, stages.expert
     group, expert_group = over_classes(spans["shard"].degree), over_classes(spans["expert_shard"].degree)
     one = 1.0
     states, states_expert = map(over_classes, state_copies(strategy, spans, options))
     kept, kept_expert = (group, expert_group) if strategy.zero >= 3 else (one, one)
-    # Under a pipeline gradients add up over microbatches in whole buffers, whatever is scattered at the end.
+    # Under a pipeline gradients add up over microbatches in whole buffers, whatever is scattered at the end,
+    # and so they do where a program scatters once a step.
     summed, summed_expert = kept, kept_expert
     if strategy.zero == 2:
-        alone = over_classes(np.asarray(strategy.pp)) == 1
+        alone = (over_classes(np.asarray(strategy.pp)) == 1) & (unscattered == 0)
         summed, summed_expert = np.where(alone, group, one), np.where(alone, expert_group, one)
     return _Held(
         weights=dense / kept + expert / kept_expert,
