@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from meshwright.calibrate.rows import shipped
+from meshwright.calibrate.validate import validate
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.step import evaluate
 from meshwright.hardware.cluster import parse
@@ -65,3 +67,12 @@ class Run:
 
 def close(predicted: float, published: float, share: float = 0.15) -> bool:
     return abs(predicted / published - 1) <= share
+
+
+def predicted_mfu(name: str) -> float:
+    """% MFU of a run of the shipped table as its source counts FLOPs."""
+    run = next(r for r in shipped("training") if r.id == name)
+    (row,) = validate([run]).rows
+    assert row.predicted is not None
+    assert run.mfu_percent is not None
+    return run.mfu_percent * row.predicted / row.measured  # a rate in the source's convention

@@ -110,6 +110,69 @@ def test_logits_are_a_bill_of_their_own() -> None:
     assert 4 * logits < saved < 12.5 * logits  # 10 bytes each, a quarter more with the allocator's slack
 
 
+def test_recomputing_a_wide_mlp_moves_the_peak_to_the_update() -> None:
+    """Finding 18. 70B in fp8 with the MLP recomputed peaks at 55.6 GB: then the optimizer's step is the
+    fullest moment, and no set of modules brings it lower."""
+    run = Run("llama-3.1-70b", "32xh100", 4096, 32, "fp8", release="26.02", tp=4, pp=4, vpp=5,
+              recompute="selective:mlp")  # fmt: skip
+    context = run.found.memory_bytes["framework"]
+    assert run.found.memory_bytes["activations"] == 0.0
+    assert close((run.found.peak_bytes - context) / 1e9, 55.6, 0.05)
+
+
+@pytest.mark.parametrize(
+    ("tp", "pp", "recompute", "published"),
+    [(4, 4, "selective:core_attn", False), (4, 8, "selective:core_attn", True),
+     (8, 4, "selective:core_attn", True), (4, 4, "selective:mlp", True),
+     (4, 4, "selective:core_attn+norm", False)],
+)  # fmt: skip
+def test_stranded_memory_decides_borderline_runs(
+    tp: int, pp: int, recompute: str, *, published: bool
+) -> None:
+    """Lesson 8. 70B in fp8 on 80 GB, CUDA graphs without expandable segments: at a peak of 58.8 GB most tries
+    fail, at 59.6 too; 53.2, 50.2 and 55.6 pass, and so does the first once segments can grow."""
+    words: dict[str, Any] = {"tp": tp, "pp": pp, "vpp": 5, "recompute": recompute}
+    for options, fits in ((("fixed-segments",), published), ((), True)):
+        run = Run("llama-3.1-70b", "32xh100", 4096, 32, "fp8", release="26.02", options=options, **words)
+        assert bool(run.found.fits) == fits
+
+
+def test_everything_sharded_is_no_less_where_activations_are_the_bill() -> None:
+    """Lesson 11. A hybrid of experts on 8 GB200: 158.2 GiB plain, 160.8 under Megatron FSDP; within 5 %."""
+    plain, sharded = (
+        Run("nemotron-3-nano-30b-a3b", "8xgb200", 8192, 256, release="26.06", ep=8, zero=zero,
+            microbatch_size=2, recompute="none").gib for zero in (1, 3)
+    )  # fmt: skip
+    assert close(sharded / plain, 160.8 / 158.2, 0.05)
+
+
+def test_accumulating_without_scattering_costs_whole_gradients() -> None:
+    """Lesson 12. Mixtral on 8 A100, 16-bit weights: 69 GB without accumulation and with sixteen scattered
+    microbatches, out of memory with two that wait."""
+    late: tuple[tuple[int, tuple[str, ...]], ...] = ((1, ()), (16, ()), (2, ("no-sync",)))
+    once, many, waiting = (
+        Run("mixtral-8x7b", "8xa100", 2048, 8 * m, framework="hf-trainer", zero=3, microbatch_size=1,
+            recompute="full", options=("bf16-weights", *word)) for m, word in late
+    )  # fmt: skip
+    assert once.gib == many.gib < 69
+    assert once.found.fits
+    assert not waiting.found.fits
+
+
+def test_adapters_without_sharding_keep_the_model_whole() -> None:
+    """Lesson 13. 235B with adapters, TP 4 and EP 8 without ZeRO: more data parallelism frees nothing, and an
+    optimizer on the host little."""
+    few, many, moved = (
+        Run("qwen3-235b-a22b", f"{n}xh100", 4096, n, framework="megatron-core", tp=4, ep=8, zero=0,
+            finetune="lora:32", offload=offload, recompute="full").found.memory_bytes
+        for n, offload in ((32, "none"), (128, "none"), (32, "optimizer"))
+    )  # fmt: skip
+    assert few == many
+    assert few["params"] > 0.75 * sum(few.values())
+    assert moved["optimizer"] == 0.0
+    assert sum(moved.values()) > 0.8 * sum(few.values())
+
+
 # --- sequence ----------------------------------------------------------------------------------------------
 
 

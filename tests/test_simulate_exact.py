@@ -129,7 +129,9 @@ def test_memory_over_time_peaks_at_the_peak_and_ends_empty() -> None:
 def test_memory_over_time_is_state_and_what_passes_hold(seq_len: int, keeps: bool) -> None:
     """Eight microbatches, one after the other, by hand: 8B parameters of the rank at 2 + 2 + 12 / 8 bytes and
     the context stay; a forward adds what its layers save; the optimizer adds 4 / 8 bytes a parameter. With 64
-    tokens that is the fullest moment. Gradients that are made anew are not there between steps.
+    tokens that is the fullest moment. Gradients that are made anew are not there between steps. State is
+    there from the first pass on, though programs make it in the first update (lesson 3: the first step
+    proves nothing).
     """
     model, cluster = presets.load("llama-3.1-8b"), parse("8xh100")
     profile = load("megatron-core", cluster.chip)

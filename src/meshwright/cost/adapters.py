@@ -126,8 +126,8 @@ def state_widths(model: Model, profile: Profile, strategy: Strategy, options: fr
     # Nothing makes frozen weights wider.
     frozen = 0.0 if offload.params else frozen_bytes(model, finetune, profile.framework.weight_bytes)
     share = trained_share(model, strategy.finetune)
-    moments = 0.0 if width.optimizer == 0.0 else 8.0
-    return Widths(frozen + 4.0 * share, 4.0 * share, moments * share, 4.0 * share)
+    moments, step = (0.0, 0.0) if width.optimizer == 0.0 else (8.0, 4.0)
+    return Widths(frozen + 4.0 * share, 4.0 * share, moments * share, step * share)
 
 
 @lru_cache(maxsize=64)
