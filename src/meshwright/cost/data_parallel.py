@@ -109,6 +109,8 @@ def exposed(
     def left(seconds: Any, hider: Any) -> Any:
         return np.maximum(share * seconds, seconds - hider)
 
+    if not np.ndim(sent.gathers) and sent.gathers == 0.0:
+        return left(sent.gradients, backward) + left(sent.weights, forward)
     spare = np.minimum(np.maximum(forward + backward - sent.gathers, 0.0), forward)
     return (
         left(sent.gradients, backward)

@@ -41,6 +41,10 @@ class Distinct:
     def __len__(self) -> int:
         return self.size
 
+    def only(self, which: int) -> Distinct:
+        """One of the combinations, for candidates that all have it."""
+        return Distinct({name: x[which : which + 1] for name, x in self.values.items()}, self.at[:0], 1)
+
 
 class Candidates:
     """n candidates by field; what is asked of a field is found out once."""
@@ -97,11 +101,12 @@ def axis(numbers: Values, n: int) -> Axis:
 def combined(axes: Mapping[str, Axis], n: int) -> Distinct:
     """The distinct combinations of several axes of the same n candidates."""
     code: IntArray = np.zeros(n, np.int64)
-    levels, first = 1, True
+    levels = 1
     for one in axes.values():
         if len(one) > 1:
-            code = one.at if first else code * len(one) + one.at
-            levels, first = levels * len(one), False
+            code *= len(one)
+            code += one.at
+            levels *= len(one)
     codes, at = (np.zeros(1, np.int64), code) if levels == 1 else _present(code, levels)
     values: dict[str, Values] = {}
     rest = codes

@@ -12,6 +12,7 @@ from meshwright.cost.adapters import adapted, state_widths
 from meshwright.cost.gathered import gathered_bytes
 from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
+from meshwright.cost.rows import added
 from meshwright.cost.schedule import InFlight
 from meshwright.cost.stages import Stages, loss_word, over_classes
 from meshwright.cost.states import state_copies
@@ -138,7 +139,7 @@ def peaks(
         matrix = model.vocab * model.d_model / over_classes(np.asarray(strategy.tp))
         stages = replace(stages, dense=stages.dense + together * matrix)
     width = state_widths(model, profile, strategy, work.options)
-    unscattered = ("no-sync" in work.options) * over_classes(np.asarray(microbatches) > 1.0)
+    unscattered = over_classes(np.asarray(microbatches) > 1.0) * 1.0 if "no-sync" in work.options else 0.0
     held = _held(strategy, stages, spans, work.options, unscattered)
     weights, grads = width.weight * held.weights, width.grad * held.grads
     optimizer, step = width.optimizer * held.states, width.step * held.states
@@ -151,22 +152,23 @@ def peaks(
     # Gradients that each backward makes anew come and go as activations do: none are there yet when the first
     # microbatch's backward begins, and they leave holes behind.
     anew: Any = 0.0 if habits.keeps_grads else grads
-    absent = anew * over_classes(np.asarray(microbatches) <= 1.0)
+    absent = anew * over_classes(np.asarray(microbatches) <= 1.0) if np.ndim(anew) else 0.0
     moments = Moments(
         weights, grads, optimizer, moving, anew, absent, step,
         lost=1.0 + _STRANDED * ("fixed-segments" in work.options),
         fragments=habits.fragments,
         context=context_bytes(habits, cluster),
     )  # fmt: skip
-    steps, churned = moments.steps, moving + anew
+    steps, churned = moments.steps, added([moving, anew])
     if np.any(steps):
-        churned, moving, activations, logits, gathered = (
-            np.where(steps, 0.0, x) for x in (churned, moving, activations, logits, gathered)
+        begins = 1.0 - steps  # products are quicker than a choice
+        churned, moving, activations, logits, gathered, absent = (
+            x * begins if np.ndim(x) else x for x in (churned, moving, activations, logits, gathered, absent)
         )
-        optimizer, absent = optimizer + np.where(steps, step, 0.0), np.where(steps, 0.0, absent)
+        optimizer = optimizer + steps * step
     by_category = {
         "params": weights,
-        "grads": grads - absent,
+        "grads": grads - absent if np.ndim(absent) else grads,
         "optimizer": optimizer,
         "activations": activations,
         "logits": logits,
@@ -174,13 +176,14 @@ def peaks(
         "kv_cache": 0.0,
         "state": 0.0,
     }
+    stranded = (moments.lost - 1.0) * added(by_category.values()) if moments.lost > 1.0 else 0.0
     by_category |= {
-        "allocator": habits.fragments * churned + (moments.lost - 1.0) * sum(by_category.values()),
+        "allocator": added([habits.fragments * churned, stranded]),
         "framework": moments.context,
     }
     # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
     # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
-    whole = sum(by_category.values())
+    whole = added(by_category.values())
     most = np.maximum(profile["allocator"] - habits.fragments, 0.0) * moving
     kept = np.minimum(np.maximum(cluster.usable_bytes - whole, 0.0), most)
     return Peaks(by_category, whole, kept, steps, moments)
@@ -226,21 +229,23 @@ def _held(
 ) -> _Held:
     """Parameters by what shards them; `unscattered`: 1 where microbatches add up whole gradients."""
     dense, expert = stages.dense, stages.expert
-    group, expert_group = over_classes(spans["shard"].degree), over_classes(spans["expert_shard"].degree)
-    one = 1.0
-    states, states_expert = map(over_classes, state_copies(strategy, spans, options))
-    kept, kept_expert = (group, expert_group) if strategy.zero >= 3 else (one, one)
+    whole = dense + expert
+    if strategy.zero == 0:
+        return _Held(whole, whole, whole)
+
+    def over(ranks: Any, expert_ranks: Any) -> Any:
+        return dense / over_classes(ranks) + expert / over_classes(expert_ranks)
+
+    states = over(*state_copies(strategy, spans, options))
+    if strategy.zero == 1:
+        return _Held(whole, whole, states)
+    sharded = over(spans["shard"].degree, spans["expert_shard"].degree)
+    if strategy.zero == 3:
+        return _Held(sharded, sharded, states)
     # Under a pipeline gradients add up over microbatches in whole buffers, whatever is scattered at the end,
     # and so they do where a program scatters once a step.
-    summed, summed_expert = kept, kept_expert
-    if strategy.zero == 2:
-        alone = (over_classes(np.asarray(strategy.pp)) == 1) & (unscattered == 0)
-        summed, summed_expert = np.where(alone, group, one), np.where(alone, expert_group, one)
-    return _Held(
-        weights=dense / kept + expert / kept_expert,
-        grads=dense / summed + expert / summed_expert,
-        states=dense / states + expert / states_expert,
-    )
+    alone = (over_classes(np.asarray(strategy.pp)) == 1) & (unscattered == 0)
+    return _Held(whole, np.where(alone, sharded, whole), states)
 
 
 def _activations(
@@ -248,7 +253,9 @@ def _activations(
 ) -> tuple[Any, Any]:
     """Bytes kept for backward by the microbatches in flight with the largest layer's working set, and that
     working set alone."""
-    saved, live = stages.cost["saved"] - stages.offloaded, stages.live
+    saved, live = stages.cost["saved"], stages.live
+    if np.ndim(stages.offloaded):
+        saved = saved - stages.offloaded
     finetune = parse_finetune(strategy.finetune)
     if finetune.frozen:
         change = adapted(
@@ -267,7 +274,7 @@ def _activations(
         stays = 1.0 - recompute.full_share(model.n_layers / np.asarray(strategy.pp, float))
         saved = saved + over_classes(stays / np.asarray(strategy.pp)) * change.saved * tokens
         live = np.maximum(live + change.live * tokens, 0.0)
-    return saved * held + live + np.minimum(stages.staged, stages.offloaded), live
+    return added([saved * held, live, np.minimum(stages.staged, stages.offloaded)]), live
 
 
 def _adapter_bytes(work: Work, strategy: Strategy, profile: Profile) -> float:

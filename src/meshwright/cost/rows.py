@@ -322,6 +322,16 @@ def over_classes(value: Any) -> Any:
     return np.asarray(value, float)[..., None] if np.ndim(value) else value
 
 
+def added(values: Iterable[Any]) -> Any:
+    """The sum of numbers and arrays; numbers that are 0 cost no pass over the arrays.
+
+    >>> added([0.0, 2.0, np.array([1.0, 3.0])])
+    array([3., 5.])
+    """
+    some = [value for value in values if np.ndim(value) or value != 0.0]
+    return sum(some[1:], some[0]) if some else 0.0
+
+
 def with_axes(profile: Profile, count: int) -> Profile:
     """The profile with so many axes more on numbers that are arrays [n]."""
     if not numbers_vary(profile):

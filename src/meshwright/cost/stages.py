@@ -72,6 +72,19 @@ class Pipelines:
         arrays: dict[str, Any] = {name: getattr(self, name)[:classes] for name in names}
         return replace(self, counts=self.counts[:, :classes], **arrays)
 
+    def only(self, pair: int, classes: int) -> Pipelines:
+        """The one pair, which has so many classes."""
+        widths = dict.fromkeys(("multiplicity", "fullest_rank"), 1)
+        widths |= dict.fromkeys(("dense", "largest_dense"), len(self.tp))
+        widths |= dict.fromkeys(("expert", "largest_expert"), len(self.experts))
+        arrays: dict[str, Any] = {
+            name: getattr(self, name)[:classes, pair * width : (pair + 1) * width]
+            for name, width in widths.items()
+        }
+        return replace(
+            self, pairs=self.pairs.only(pair), counts=self.counts[:, :classes, pair : pair + 1], **arrays
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Where:
@@ -84,6 +97,16 @@ class Where:
     def cut(self, part: IntArray) -> Where:
         """Those of some of the candidates."""
         return Where(self.pair.take(part), self.dense.take(part), self.expert.take(part))
+
+    def only(self, part: IntArray, pair: int, lines: Pipelines) -> Where:
+        """Those of some of the candidates, who all have this pair and read `Pipelines.only`."""
+        dense = self.dense.take(part) - pair * len(lines.tp)
+        return Where(np.zeros_like(part), dense, self.expert.take(part) - pair * len(lines.experts))
+
+
+def of_pairs(values: Array, pair: IntArray) -> Array:
+    """What [C, u] pipelines have, for candidates with these pairs [n, C]; of one pipeline [1, C]."""
+    return values.T if values.shape[1] == 1 else values.take(pair, axis=1).T
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +191,8 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
 class Layers:
     """The layers that each class of n candidates holds, and what a layer of each kind costs them.
 
-    `on[k][c]` [n] is how many of kind k stand on class c, None where no candidate has any.
+    `on[k][c]` is how many of kind k stand on class c, [n] or, of one pipeline, a number; None where no
+    candidate has any.
     """
 
     def __init__(self, lines: Pipelines, where: Where, table: LayerTable, places: Places) -> None:
@@ -176,10 +200,13 @@ class Layers:
         self.counts, self.pair = lines.counts[: len(table.sums["forward"])], where.pair
         self.table, self.places = table, places
         self.on: list[list[Any]] = [
-            [on_class.take(self.pair) if on_class.any() else None for on_class in of_kind]
+            [self._each(on_class) if on_class.any() else None for on_class in of_kind]
             for of_kind in self.counts
         ]
         self._rows: dict[str, list[Any]] = {}
+
+    def _each(self, on_class: Array) -> Any:
+        return on_class.item() if len(on_class) == 1 else on_class.take(self.pair)
 
     def rows(self, name: str) -> list[Any]:
         """The sum `name` of a layer of each kind, [n] or a number."""
@@ -204,12 +231,13 @@ class Layers:
             if np.ndim(row) or row != 0.0:
                 for c, on in enumerate(on_class):
                     if on is not None:
-                        np.maximum(found[c], (on > 0) * row, out=found[c])
+                        np.maximum(found[c], (on > 0) * row if np.ndim(on) else row, out=found[c])
         return found.T
 
     def of(self, chosen: IntArray) -> list[Any]:
         """Layers of each kind on the class `chosen` [n] of each candidate, [n] or None."""
-        at = chosen * self.counts.shape[2] + self.pair
+        pairs = self.counts.shape[2]
+        at = chosen if pairs == 1 else chosen * pairs + self.pair
         return [counts.take(at) if counts.any() else None for counts in self.counts]
 
     def over(self, held: Sequence[Any], name: str) -> Any:
@@ -244,9 +272,9 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
         offloaded=offloaded,
         staged=staged,
         live=layers.largest("live"),
-        head=heads.take(where.pair, axis=1).T,
-        multiplicity=lines.multiplicity.take(where.pair, axis=1).T,
-        fullest_rank=lines.fullest_rank.take(where.pair, axis=1).T,
+        head=of_pairs(heads, where.pair),
+        multiplicity=of_pairs(lines.multiplicity, where.pair),
+        fullest_rank=of_pairs(lines.fullest_rank, where.pair),
         rows=layers.table.rows,
     )
 

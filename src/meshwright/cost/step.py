@@ -20,6 +20,7 @@ from meshwright.cost.rows import (
     LayerPrices,
     LayerTable,
     Places,
+    added,
     candidates,
     layer_prices,
     numbers_vary,
@@ -41,6 +42,9 @@ from meshwright.work import Work
 IntArray = npt.NDArray[np.int64]
 
 CHUNK = 16384  # candidates at a time: their arrays stay in the cache
+# Candidates of one pipeline, at least, and share of all, that are worth a part of their own: what lies far
+# apart is slow to pick out.
+ALIKE, OFTEN = 4096, 1 / 16
 _TIMES = ("tp", "cp", "ep", "recompute", "host")  # read off the slowest stage's layers
 
 
@@ -135,18 +139,32 @@ class _Tables:
     where: Where
 
     def parts(self) -> Iterator[tuple[IntArray, _Tables]]:
-        """All candidates in parts of up to CHUNK, each in rising order; those of one part have as many stage
-        classes, so that none computes much for padding."""
-        many = self.lines.classes().astype(np.uint8).take(self.where.pair)
-        order = np.argsort(many, kind="stable")
+        """All candidates in parts of up to CHUNK, each in rising order: many with one pipeline by themselves,
+        the others with those that have as many stage classes, so that none computes much for padding."""
+        classes = self.lines.classes()
+        own = np.bincount(self.where.pair) >= max(ALIKE, OFTEN * len(self.where.pair))
+        widest = int(classes.max()) + 1
+        kind = np.where(own, widest + np.arange(len(own)), classes[: len(own)]).take(self.where.pair)
+        kind = kind.astype(np.uint16) if kind.max() < 1 << 16 else kind  # short numbers sort in no time
+        order = np.argsort(kind, kind="stable")
         start = 0
-        for width, count in enumerate(np.bincount(many)):
-            lines = self.lines.cut(width)
+        for one, count in enumerate(np.bincount(kind).tolist()):
+            pair = one - widest
+            width = int(classes[pair]) if pair >= 0 else one
+            lines = self.lines.only(pair, width) if pair >= 0 else self.lines.cut(width)
             for first in range(start, start + count, CHUNK):
                 part = order[first : min(first + CHUNK, start + count)]
+                where = self.where.only(part, pair, lines) if pair >= 0 else self.where.cut(part)
                 shared = self.groups.cut(part, width)
-                yield part, _Tables(self.layers, lines, shared, self.places.cut(part), self.where.cut(part))
+                yield part, _Tables(self.layers, lines, shared, self.places.cut(part), where)
             start += count
+
+    def strategy(self, strategy: Strategy, part: IntArray) -> Strategy:
+        """Some candidates of a flat strategy, those of these tables; what their pipeline says is plain."""
+        if len(self.lines.pairs) > 1:
+            return _cut(strategy, part)
+        pair = {name: value.item() for name, value in self.lines.pairs.values.items()}
+        return _cut(replace(strategy, **pair), part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +261,7 @@ def _in_parts(
     """The numbers of n candidates, each [n], found part by part."""
     numbers: dict[str, Any] = {}
     for part, of_part in tables.parts():
-        found = _passed(*request, _cut(strategy, part), of_part, len(part)).numbers
+        found = _passed(*request, of_part.strategy(strategy, part), of_part, len(part)).numbers
         if not numbers:  # one block for all, which the system hands out in large pages, full of zeros
             numbers = dict(zip(found, np.zeros((len(found), n))))
         for name, values in found.items():
@@ -267,10 +285,10 @@ def _passed(
         model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach, microbatches, n
     )
     found = memory.peaks(model, work, strategy, profile, per_rank, reach, plan, microbatches, cluster)
-    fullest = _Classes(per_rank.multiplicity).largest(found.whole)
+    fullest = _Classes(per_rank.multiplicity, n).largest(found.whole)
     own = {name: fullest.of(found.by_category[name]) for name in MEMORY_KEYS}
     numbers |= own | {
-        "peak": sum(own.values()),
+        "peak": fullest.of(found.whole),
         "kept": fullest.of(found.kept),
         "stage": fullest.of(per_rank.fullest_rank),
     }
@@ -296,21 +314,23 @@ def _times(
     forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
     m = microbatches[:, None]
     hop = hop_seconds(model, work, strategy, profile, reach["pp"])
-    hops = np.broadcast_to((np.asarray(strategy.pp) > 1) * 2.0 * hop * strategy.vpp * plan.P2P_EXPOSED, (n,))
+    piped = np.asarray(strategy.pp) > 1
+    hops = np.broadcast_to(hop * (piped * 2.0 * strategy.vpp * plan.P2P_EXPOSED), (n,))
     waits: Any = 0.0
     if np.ndim(per_rank.offloaded):
         waits = sum(host_waits(per_rank.offloaded, forward, backward, cluster))
-    busy = forward + backward + hops[:, None] + waits
+    busy = added([forward, backward, hops[:, None], waits])
 
     sent = tables.groups.traffic()
     dp = data_parallel.exposed(sent, forward, backward, m, profile, work.options)
     optimizer = tables.groups.optimizer()
-    classes = _Classes(per_rank.multiplicity)
+    classes = _Classes(per_rank.multiplicity, n)
     counting = balance.counting_forwards(strategy.moe_balance, microbatches)
     counts, counts_sent = balance.exchange(
         model, strategy, profile, tables.lines.counts, tables.where.pair, reach, m
     )
-    once = dp + optimizer + counts + over_classes(counting) * forward
+    twice = over_classes(counting) * forward if np.ndim(counting) else 0.0
+    once = added([dp, optimizer, counts, twice])
     last = classes.largest(m * busy + once)
     slowest = busy.max(-1)  # padding holds no layer
 
@@ -324,13 +344,12 @@ def _times(
         """The same over all other stages' layers: none without a pipeline, not what rounding leaves."""
         return (tables.places.read(tables.layers.whole[name]) - of_slowest) * piped
 
-    piped = np.asarray(strategy.pp) > 1
     sends = (np.asarray(strategy.pp) - 1.0) * hops / 2.0
     slow_forward, slow_backward = last.of(forward), last.of(backward)
     idle = plan.bubble(
         others("forward", slow_forward) + sends,
         others("backward", slow_backward) + sends,
-        others("weight", own("weight")),
+        others("weight", own("weight")) if plan.SPLITS_BACKWARD else 0.0,
         np.asarray(strategy.vpp),
         np.asarray(strategy.pp),
         microbatches,
@@ -339,23 +358,21 @@ def _times(
     straggler = straggler_share(cluster, profile)
     step = {name: seconds * microbatches if np.ndim(seconds := own(name)) else 0.0 for name in _TIMES}
     messages = step["tp"] + step["cp"] + step["ep"]
+    passes = microbatches * (slow_forward + slow_backward) - messages - step["host"]
     parts = {
-        "compute": microbatches * (slow_forward + slow_backward)
-        - messages
-        - step["host"]
-        + counting * slow_forward,
+        "compute": passes + counting * slow_forward if np.ndim(counting) else passes,
         "tp": step["tp"],
         "cp": step["cp"],
-        "ep": step["ep"] + last.of(counts),
+        "ep": added([step["ep"], last.of(counts)]),
         "dp": last.of(dp),
         "pp": microbatches * hops,
         "bubble": np.maximum(bubble, 0.0),
         "optimizer": last.of(optimizer),
     }
-    host, offload = step["host"], microbatches * last.of(waits)
+    host, offload = step["host"], microbatches * last.of(waits) if np.ndim(waits) else 0.0
     waiting = slow_rank_seconds(work, parts["compute"], host, parts["optimizer"])
-    subtotal = host + offload + waiting + sum(parts.values())
-    parts["other"] = host + offload + waiting + straggler * subtotal
+    subtotal = added([host, offload, waiting, *parts.values()])
+    parts["other"] = added([host, offload, waiting, straggler * subtotal])
     whole = tables.layers.whole
     flops = microbatches * tables.places.read(whole["flops"])
     if np.any(counting):
@@ -395,14 +412,15 @@ def straggler_share(cluster: Cluster, profile: Profile) -> Any:
 
 def slow_rank_seconds(work: Work, compute: Any, host: Any, optimizer: Any) -> Any:
     """Seconds that all wait for a rank whose passes and update take `work.slowness` times as long."""
-    return (work.slowness - 1.0) * (compute + host + optimizer)
+    return (work.slowness - 1.0) * (compute + host + optimizer) if work.slowness != 1.0 else 0.0
 
 
 class _Classes:
-    """Picks among the stage classes of each candidate; `ranks` [n, C] is 0 where there is no such class."""
+    """Picks among the stage classes of each of n candidates; `ranks` [n, C], or [1, C] for all of them, is 0
+    where there is no such class."""
 
-    def __init__(self, ranks: Any) -> None:
-        self.shape = ranks.shape
+    def __init__(self, ranks: Any, n: int) -> None:
+        self.shape = (n, ranks.shape[1])
         self.padding = None if ranks.all() else ranks == 0.0
 
     def largest(self, values: Any) -> _Choice:
@@ -430,7 +448,11 @@ class _Choice:
         """The chosen class's value, [n]; a number for all stays one."""
         if np.ndim(values) < 2:
             return values
-        return np.broadcast_to(values, self.shape).T.ravel().take(self.at)
+        if len(values) == 1:
+            return values[0].take(self.chosen) if self.shape[1] == values.shape[1] else values[0, 0]
+        if values.shape[1] == 1:
+            return values[:, 0]
+        return values.T.ravel().take(self.at)
 
 
 def _evaluation(

@@ -36,13 +36,15 @@ class Schedule(InFlight, Protocol):
     `P2P_EXPOSED`: share of each send that stands in the way of compute. `SENDS_BLOCK`: a rank sends before it
     goes on, and is not free beside it. `PARAMETERS_HELD`: stages' worth of
     parameters that each rank holds. `JOINED`: forwards run beside backwards of another microbatch, whose
-    expert traffic they hide. `NEEDS`: what it asks of pp, vpp and the microbatches.
+    expert traffic they hide. `SPLITS_BACKWARD`: weight gradients are passes of their own; others' `bubble`
+    does not look at `weight`. `NEEDS`: what it asks of pp, vpp and the microbatches.
     """
 
     P2P_EXPOSED: float
     SENDS_BLOCK: bool
     PARAMETERS_HELD: float
     JOINED: bool
+    SPLITS_BACKWARD: bool
     NEEDS: Needs
 
     def bubble(

@@ -16,6 +16,7 @@ P2P_EXPOSED = 1.0  # sends and receives are waited for before the next pass
 SENDS_BLOCK = True
 PARAMETERS_HELD = 1.0
 JOINED = False
+SPLITS_BACKWARD = False
 NEEDS = Needs()
 route = looping
 

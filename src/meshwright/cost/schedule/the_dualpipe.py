@@ -18,6 +18,7 @@ P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
 SENDS_BLOCK = False
 PARAMETERS_HELD = 2.0
 JOINED = True
+SPLITS_BACKWARD = True
 # The two streams meet in the middle, and each takes half of the microbatches. Source: the published
 # schedule asserts an even number of ranks, and of chunks at least twice as many.
 NEEDS = Needs(ranks=2, microbatches=2, fill=2)

@@ -17,6 +17,7 @@ P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = True
+SPLITS_BACKWARD = True
 # Source: the published schedule asserts twice as many microbatches as ranks.
 NEEDS = Needs(chunks=2, fill=2)
 route = v_shaped

@@ -10,6 +10,7 @@ P2P_EXPOSED = 1.0
 SENDS_BLOCK = True
 PARAMETERS_HELD = 1.0
 JOINED = False
+SPLITS_BACKWARD = False
 NEEDS = Needs()
 route = looping
 

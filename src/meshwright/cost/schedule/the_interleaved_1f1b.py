@@ -16,6 +16,7 @@ P2P_EXPOSED = 0.3  # sent beside another chunk's pass; the share left is assumed
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False
+SPLITS_BACKWARD = False
 NEEDS = Needs(chunks=None, rounds=True)
 route = looping
 

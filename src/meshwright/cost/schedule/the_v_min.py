@@ -18,6 +18,7 @@ P2P_EXPOSED = 1.0  # nothing lies between neighbours: a send is waited for, in s
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False
+SPLITS_BACKWARD = True
 NEEDS = Needs(chunks=2)
 route = v_shaped
 

@@ -16,6 +16,7 @@ P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the 
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False
+SPLITS_BACKWARD = True
 NEEDS = Needs(chunks=2)
 route = v_shaped
 
