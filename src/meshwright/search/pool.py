@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -19,7 +19,8 @@ from meshwright.strategy.records import Strategy
 
 FloatArray = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
-_NOT_OF_LAYERS = ("schedule", "zero")  # words under which strategies share tables of layers
+_EXCHANGE = ("schedule", "zero")  # beside degrees, what decides what a step exchanges
+_OWN = (*_EXCHANGE, "recompute")  # words under which strategies share prices of layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,8 @@ class Times:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Strategies in families that share tables of layers, and in these in groups that share all words.
+    """Strategies in families that share prices of layers, and in these in groups that share all words; those
+    of a family that exchange alike stand side by side.
 
     `axes` [n] is how many axes each uses beside dp.
     """
@@ -49,20 +51,7 @@ class Pool:
 
     def times(self, request: Request) -> Times:
         """Every strategy under `request`."""
-        r = request
-        found = []
-        for family in self.families:
-            every = _joined(family)
-            tables = shared(r.model, r.cluster, r.work, every, r.profile, candidates(every, _size(every)))
-            start = 0
-            for group in family:
-                own = np.arange(start, start + _size(group))
-                start += len(own)
-                known = tables.cut(own)
-                found.append(
-                    _times(evaluate(r.model, r.cluster, r.work, group, r.profile, known=known), len(own))
-                )
-        return joined_times(found)
+        return joined_times([times for family in self.families for times in _family_times(family, request)])
 
     def keep(self, mask: Mask) -> Pool:
         """Those under the mask."""
@@ -94,6 +83,28 @@ def _size(one: Strategy) -> int:
     return int(np.size(one.dp))
 
 
+def _family_times(family: Sequence[Strategy], request: Request) -> Iterator[Times]:
+    """The times of each group of a family. What is the same for several is found out once."""
+    r, every = request, _joined(family)
+    recomputes = list(dict.fromkeys(group.recompute for group in family))
+    many = candidates(every, _size(every))
+    tables = shared(r.model, r.cluster, r.work, every, r.profile, many, recomputes)
+    layers = {word: tables.prices.table(replace(every, recompute=word)) for word in recomputes}
+    start = 0
+    for _, side_by_side in groupby(family, lambda one: tuple(getattr(one, name) for name in _EXCHANGE)):
+        alike = list(side_by_side)
+        joined = _joined(alike)
+        rows = np.arange(start, start + _size(joined))
+        start += len(rows)
+        mine = tables.cut(rows).exchanging(r.model, r.cluster, r.work, joined, r.profile)
+        done = 0
+        for group in alike:
+            own = np.arange(done, done + _size(group))
+            done += len(own)
+            known = replace(mine.cut(own), layers=layers[group.recompute].cut(rows[own]))
+            yield _times(evaluate(r.model, r.cluster, r.work, group, r.profile, known=known), len(own))
+
+
 def _times(found: Evaluation, n: int) -> Times:
     """Flat times of an evaluation of n strategies."""
     peak = np.broadcast_to(np.asarray(found.peak_bytes, float), (n,))
@@ -110,16 +121,18 @@ def joined_times(several: list[Times]) -> Times:
     )
 
 
-def pool_of(several: Iterable[Strategy]) -> Pool:
-    """The pool of strategies in arrays of degrees, those of the same words put together."""
-    by_words: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Strategy]]] = {}
-    for one in several:
+def pool_of(several: Iterable[tuple[Strategy, Times]]) -> tuple[Pool, Times]:
+    """The pool of strategies in arrays of degrees, those of the same words put together, and their times."""
+    by_words: dict[tuple[Any, ...], dict[tuple[Any, ...], list[tuple[Strategy, Times]]]] = {}
+    for one, times in several:
         words = {f.name: getattr(one, f.name) for f in fields(one) if f.name not in NUMBERS}
-        own = tuple(words.pop(name) for name in _NOT_OF_LAYERS)
-        by_words.setdefault(tuple(words.values()), {}).setdefault(own, []).append(one)
-    families = tuple(tuple(_joined(alike) for alike in groups.values()) for groups in by_words.values())
+        own = tuple(words.pop(name) for name in _OWN)
+        by_words.setdefault(tuple(words.values()), {}).setdefault(own, []).append((one, times))
+    alike = [[groups[own] for own in sorted(groups)] for groups in by_words.values()]
+    families = tuple(tuple(_joined([s for s, _ in group]) for group in groups) for groups in alike)
     axes = [np.broadcast_to(axes_used(one), np.shape(one.dp)) for one in chain.from_iterable(families)]
-    return Pool(families, np.concatenate([np.zeros(0, np.int64), *axes]))
+    known = joined_times([times for groups in alike for group in groups for _, times in group])
+    return Pool(families, np.concatenate([np.zeros(0, np.int64), *axes])), known
 
 
 def _joined(alike: Sequence[Strategy]) -> Strategy:

@@ -32,6 +32,7 @@ from meshwright.search.bounds import (
 )
 from meshwright.search.legal import REASONS, Rows, joined, legal, rows
 from meshwright.search.necessity import TECHNIQUES, does_without
+from meshwright.search.pool import Times
 from meshwright.search.ranking import Candidate, Shortlist, axes_used
 from meshwright.search.space import IntArray, Mask, Space, Words
 from meshwright.strategy.records import Strategy
@@ -55,7 +56,7 @@ class Scan:
     shortlist: Shortlist
     without: dict[str, Shortlist] = field(default_factory=dict)
     by_axes: dict[int, Candidate] = field(default_factory=dict)  # the best with so many axes (see `slack`)
-    pool: list[Strategy] = field(default_factory=list)  # all within `bar`, in arrays, where that is asked
+    pool: list[tuple[Strategy, Times]] = field(default_factory=list)  # all within `Keep`, in arrays
     nearest: Candidate | None = None  # the smallest peak among those that do not fit
     capacity_bytes: float = 0.0
     searched: int = 0
@@ -70,6 +71,19 @@ class Scan:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """All plans that fit and take at most `bar_s` seconds are wanted too, unless that is more than `widest`
+    times the best. The bar is no lower than the best within the slack."""
+
+    bar_s: float
+    widest: float
+
+    def wanted(self, found: Scan) -> bool:
+        """Whether they are, by what was found so far."""
+        return not found.best or self.bar_s <= self.widest * found.best[0].step_time_s
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What bounds are made of (parameters, model FLOPs of a step) and what they must keep."""
 
@@ -77,7 +91,7 @@ class Limits:
     flops: float
     techniques: tuple[str, ...]
     slack: float | None = None  # None: nobody asks for simpler plans; else how much slower they may be
-    bar: float | None = None  # seconds; all plans that take no longer are wanted, and no others
+    keep: Keep | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,13 +125,13 @@ def scan(
     top: int,
     techniques: tuple[str, ...] = TECHNIQUES,
     slack: float | None = None,
-    bar: float | None = None,
+    keep: Keep | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> Scan:
     """Rank every legal strategy of `space`. Cuts only what provably changes neither the `top` plans, nor
-    the best plan without each of `techniques`, nor (while nothing fits) the nearest miss. With `bar` nothing
-    else is kept than all plans that fit and take at most so many seconds (`Scan.pool`)."""
-    (found,) = scans([(request, top, techniques)], space, slack=slack, bar=bar, progress=progress)
+    the best plan without each of `techniques`, nor (while nothing fits) the nearest miss, nor what is to be
+    kept (`Scan.pool`)."""
+    (found,) = scans([(request, top, techniques)], space, slack=slack, keep=keep, progress=progress)
     return found
 
 
@@ -132,7 +146,7 @@ def scans(
     space: Space,
     *,
     slack: float | None = None,
-    bar: float | None = None,
+    keep: Keep | None = None,
     band: float = 0.0,
     progress: Callable[[float, float], None] | None = None,
 ) -> list[Scan]:
@@ -147,7 +161,7 @@ def scans(
         )
         for request, top, techniques in asked
     ]
-    limits = [Limits(held(r.model), _flops(r, space), techniques, slack, bar) for r, _, techniques in asked]
+    limits = [Limits(held(r.model), _flops(r, space), techniques, slack, keep) for r, _, techniques in asked]
     every = list(space.layer_words())
     for i, (constant, sp, cp_method) in enumerate(every):
         words = Words("", sp, cp_method, 0, 1, "none", constant)
@@ -432,8 +446,8 @@ def _strategies(
 def _threshold(found: Scan, strategy: Strategy, limits: Limits) -> FloatArray:
     """Seconds above which a strategy changes no answer, [n]: the worst of the plans it could displace."""
     shape = np.shape(strategy.dp)
-    if limits.bar is not None:
-        return np.full(shape, limits.bar)
+    if limits.keep is not None and limits.keep.wanted(found):
+        return np.full(shape, limits.keep.bar_s)
     limit = np.full(shape, np.inf)
     if np.isfinite(found.shortlist.bar):
         near = found.best[0].step_time_s * (1 + max(TIE, limits.slack or 0.0))
@@ -460,11 +474,6 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
             found.nearest = Candidate(strategy.at(least), float(time[least]), float(peak[least]))
         return
     timed = np.where(fits, time, np.inf)
-    if limits.bar is not None:
-        within = timed <= limits.bar
-        if within.any():
-            found.pool.append(strategy.take(within))
-        return
 
     @cache
     def candidate(i: int) -> Candidate:
@@ -481,3 +490,9 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
             least = int(among.argmin())
             if int(many) not in found.by_axes or among[least] < found.by_axes[int(many)].step_time_s:
                 found.by_axes[int(many)] = candidate(least)
+    if limits.keep is not None:
+        within = timed <= limits.keep.bar_s
+        if not limits.keep.wanted(found):
+            found.pool.clear()
+        elif within.any():
+            found.pool.append((strategy.take(within), Times(time[within], peak[within])))

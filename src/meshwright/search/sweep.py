@@ -28,7 +28,7 @@ from meshwright.search.bounds import Request
 from meshwright.search.plan import Ranked, raise_faults, ranked_plan
 from meshwright.search.pool import FloatArray, Pool, Times, pool_of
 from meshwright.search.ranking import SAME, Candidate, ranked, simplicity
-from meshwright.search.scan import scan
+from meshwright.search.scan import Keep, Scan, scan
 from meshwright.search.space import Space, build
 
 Index = tuple[int, ...]
@@ -71,7 +71,11 @@ class Grid:
 
 def fresh(request: Request, space: Space, slack: float) -> Outcome:
     """A search of one point."""
-    found = scan(request, space, top=1, techniques=(), slack=slack)
+    return _outcome_of(scan(request, space, top=1, techniques=(), slack=slack))
+
+
+def _outcome_of(found: Scan) -> Outcome:
+    """What a search found."""
     return Outcome(found.best[0] if found.best else None, found.by_axes, found.nearest)
 
 
@@ -101,6 +105,8 @@ class _Solver:
         first, _ = self._corner(slow, pool)
         if slow == fast:
             return
+        if pool is None:
+            pool, at_fast = self._collected(fast, first)
         last, times = self._corner(fast, pool, at_fast)
         if all(index in self.found for index in self._points(slow, fast)):
             return
@@ -108,21 +114,34 @@ class _Solver:
             for index in self._points(slow, fast):
                 self._record(index, last)
             return
-        if first.best is not None:
-            slack = self.grid.slack
-            if pool is None and first.best.step_time_s <= WIDEST * last.best.step_time_s:
-                bar = first.best.step_time_s * (1.0 + slack) * _ROUNDED
-                request = self.grid.requests[fast]
-                collected = scan(request, self.space, top=1, techniques=(), slack=slack, bar=bar)
-                pool = pool_of(collected.pool)
-                times = pool.times(request)
-            if pool is not None and times is not None:
-                useful = times.step_s <= _bars(first, pool, slack)
-                pool, times = pool.keep(useful), Times(times.step_s[useful], times.peak_bytes[useful])
+        if first.best is not None and pool is not None and times is not None:
+            pool, times = _useful(pool, times, first, self.grid.slack)
         axis = max(range(len(slow)), key=lambda i: fast[i] - slow[i])
         middle = (slow[axis] + fast[axis]) // 2
-        self.box(slow, _with(fast, axis, middle), pool, None)
+        below, before = _with(fast, axis, middle), _with(slow, axis, middle)
+        at_before: Times | None = None
+        if pool is not None:
+            known, at_before = self._corner(before, pool)
+        self.box(slow, below, pool, at_before if before == below else None)
+        if pool is not None and times is not None and known.best is not None:
+            # No point beyond is slower than the one before them.
+            pool, times = _useful(pool, times, known, self.grid.slack)
         self.box(_with(slow, axis, middle + 1), fast, pool, times)
+
+    def _collected(self, fast: Index, slow: Outcome) -> tuple[Pool | None, Times | None]:
+        """All that can matter between a point with the outcome `slow` and a fast corner, and its times at the
+        corner, whose outcome the same search finds; none where the two are too far apart."""
+        known, slack = self.found.get(fast), self.grid.slack
+        if slow.best is None:
+            return None, None
+        if known is not None and (
+            known.best is None or slow.best.step_time_s > WIDEST * known.best.step_time_s
+        ):
+            return None, None
+        keep = Keep(slow.best.step_time_s * (1.0 + slack) * _ROUNDED, WIDEST * (1.0 + slack) * _ROUNDED)
+        collected = scan(self.grid.requests[fast], self.space, top=1, techniques=(), slack=slack, keep=keep)
+        self._record(fast, _outcome_of(collected))
+        return pool_of(collected.pool) if collected.pool else (None, None)
 
     def _corner(
         self, index: Index, pool: Pool | None, times: Times | None = None
@@ -151,6 +170,13 @@ class _Solver:
 
 def _with(index: Index, axis: int, value: int) -> Index:
     return (*index[:axis], value, *index[axis + 1 :])
+
+
+def _useful(pool: Pool, at_fast: Times, slow: Outcome, slack: float) -> tuple[Pool, Times]:
+    """What of a pool can matter in a box, with its times at the fast corner; `slow` is of the slow corner or
+    of a point that is slower still."""
+    kept = at_fast.step_s <= _bars(slow, pool, slack)
+    return pool.keep(kept), Times(at_fast.step_s[kept], at_fast.peak_bytes[kept])
 
 
 def _bars(slow: Outcome, pool: Pool, slack: float) -> FloatArray:
