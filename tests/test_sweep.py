@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import random
 from typing import Any
 
@@ -180,6 +181,27 @@ def test_processes_give_the_same_points() -> None:
         assert a.best is not None
         assert b.best is not None
         assert (a.best.strategy, a.best.step_time_s) == (b.best.strategy, b.best.step_time_s)
+
+
+def test_a_process_that_is_killed_costs_no_point() -> None:
+    fields = {"cluster.scale_out_gbits_s": "25:800:8"}
+    killed: list[int] = []
+
+    def kill_one(done: int, total: int) -> None:
+        if not killed:
+            child = multiprocessing.active_children()[0]
+            killed.append(child.pid or 0)
+            child.kill()
+
+    alone = meshwright.sweep(**DENSE, over=fields, tp=2)
+    shared = meshwright.sweep(**DENSE, over=fields, tp=2, processes=2, progress=kill_one)
+    assert killed
+    assert [p.at for p in shared.points] == [p.at for p in alone.points]
+    for a, b in zip(alone.points, shared.points):
+        assert a.best is not None
+        assert b.best is not None
+        assert (a.best.strategy, a.best.step_time_s) == (b.best.strategy, b.best.step_time_s)
+    assert not multiprocessing.active_children()
 
 
 def test_values() -> None:

@@ -12,7 +12,8 @@ from meshwright.report.sweep import Point, Sweep
 from meshwright.search.arrange import Searched, arranged
 from meshwright.search.bounds import Request
 from meshwright.search.plan import Ranked
-from meshwright.search.sweep import Solved, solve_all
+from meshwright.search.processes import solve_all
+from meshwright.search.sweep import Solved
 
 
 def sweep(

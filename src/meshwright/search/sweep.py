@@ -15,10 +15,9 @@ at a point is missing from its pool, so the answer is that of a search of its ow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from multiprocessing import TimeoutError, get_context
 from typing import Any
 
 import numpy as np
@@ -247,47 +246,3 @@ def _faults(request: Request, fixed: Mapping[str, Any]) -> tuple[Diagnostic, ...
     except InputError as error:
         return error.diagnostics
     return ()
-
-
-def solve_all(
-    grids: Sequence[Grid], processes: int = 1, progress: Callable[[int, int], None] = lambda *_: None
-) -> list[dict[Index, Solved]]:
-    """Every grid, in several processes where more than one is asked for. `progress` takes (done, total)."""
-    total = sum(len(grid.requests) for grid in grids)
-    if processes <= 1 or len(grids) <= 1:
-        done = 0
-
-        def one_more() -> None:
-            nonlocal done
-            done += 1
-            progress(done, total)
-
-        return [solved(grid, one_more) for grid in grids]
-    context = get_context("spawn")  # a fork would copy the threads of whoever called
-    counter = context.Value("l", 0)
-    with context.Pool(min(processes, len(grids)), _begin, (counter,)) as pool:
-        results = pool.imap(_in_worker, grids)
-        found: list[dict[Index, Solved]] = []
-        while len(found) < len(grids):
-            try:
-                found.append(results.next(timeout=0.2))
-            except TimeoutError:
-                progress(int(counter.value), total)
-    progress(total, total)
-    return found
-
-
-_counter: Any = None
-
-
-def _begin(counter: Any) -> None:
-    global _counter
-    _counter = counter
-
-
-def _in_worker(grid: Grid) -> dict[Index, Solved]:
-    def one_more() -> None:
-        with _counter.get_lock():
-            _counter.value += 1
-
-    return solved(grid, one_more)
