@@ -13,6 +13,7 @@ WORK: dict[str, Any] = {"seq_len": 4096, "global_batch_size": 64}
 PLANS: dict[str, dict[str, Any]] = {
     "dense": {"model": "llama-3.1-70b", "cluster": "64xh100", "tp": 8, "pp": 2},
     "whole layers again": {"model": "llama-3.1-8b", "cluster": "8xh100", "pp": 4, "recompute": "full"},
+    "results stay": {"model": "llama-3.1-8b", "cluster": "8xh100", "tp": 2, "recompute": "products:2"},
     "every second again": {"model": "llama-3.1-8b", "cluster": "8xh100", "tp": 2, "recompute": "every:2"},
     "experts": {
         "model": "deepseek-v3", "cluster": "128xh800", "tp": 2, "pp": 16, "vpp": 2, "ep": 8,

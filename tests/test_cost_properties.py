@@ -30,7 +30,7 @@ MODELS = {
     "hybrid": presets.load("nemotron-h-8b").with_layers(24),
 }
 FRAMEWORKS = ("megatron-core", "torchtitan", "maxtext", "megatron-lm@2021")
-RECOMPUTES = ("none", "full", "minimal", "selective:core_attn", "every:2", "layers:1")
+RECOMPUTES = ("none", "full", "minimal", "selective:core_attn", "every:2", "layers:1", "products:2")
 
 Drawn = tuple[Model, Cluster, Work, Strategy, Profile]
 

@@ -182,7 +182,9 @@ def test_lengths_and_batches_may_be_arrays() -> None:
         assert found.peak_bytes[i] == pytest.approx(alone.peak_bytes, rel=1e-12)
 
 
-@pytest.mark.parametrize("recompute", ["none", "full", "minimal", "every:2", "layers:1", "selective:mlp"])
+@pytest.mark.parametrize(
+    "recompute", ["none", "full", "minimal", "every:2", "layers:1", "products:2", "selective:mlp"]
+)
 def test_recompute_seconds_lie_within_compute(recompute: str) -> None:
     profile = load("megatron-core", H100.chip)
 

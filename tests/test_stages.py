@@ -137,7 +137,8 @@ def test_classes_gather_back_to_the_splits():
 
 
 @pytest.mark.parametrize(
-    "word", ["none", "full", "minimal", "selective:norm+mlp", "every:2", "layers:3", "selective"]
+    "word",
+    ["none", "full", "minimal", "selective:norm+mlp", "every:2", "layers:3", "products:2", "selective"],
 )
 def test_recompute_words_round_trip(word):
     assert parse(parse(word).word) == parse(word)
@@ -158,6 +159,7 @@ def test_recompute_shares():
         ("ful", "the words are", "full"),
         ("every:0", "whole number", "every:2"),
         ("layers:x", "whole number", "layers:2"),
+        ("products:", "whole number", "products:2"),
         ("layers:" + "9" * 5000, "whole number", "layers:2"),
         ("norm+mlp", "without saying selective", "selective:norm+mlp"),
         ("selective:", "names no module", "core_attn"),

@@ -45,7 +45,7 @@ DATED = (*BRIDGE, "megatron-lm", "torchtitan", "hf-trainer", "ms-swift", "llama-
 DEEPSPEED = ("megatron-deepspeed", "deepspeed")
 MEGATRON_TESTS = "NVIDIA/Megatron-LM@d98e8a6:tests"
 SELECTIVE = {  # what a bare `selective` means to each program
-    "torchtitan": "every:2",  # keeps every second matrix product: what recomputing every second layer does
+    "torchtitan": "products:2",  # its `op` list: every second matrix product, attention, scattered sums
     "maxtext": "minimal",
     "paxml": "minimal",
     "kempnerforge": "minimal",

@@ -38,7 +38,11 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
     ("--zero-group", "N|WORD", "Chips that one sharded copy is spread over: a number, node, domain or all."),
     ("--schedule", "WORD", f"Pipeline schedule: {', '.join(SCHEDULES)}, ...; a wrong word lists all."),
     ("--microbatch-size", "N", "Sequences in one forward of one rank."),
-    ("--recompute", "WORD", "none, full, minimal, every:2, layers:N or selective:core_attn+norm+..."),
+    (
+        "--recompute",
+        "WORD",
+        "none, full, minimal, every:2, layers:N, products:2 or selective:core_attn+norm+...",
+    ),
     ("--layers-per-stage", "N,N,...", "Decoder layers of each virtual stage in order."),
     ("--optimizer", "WORD", "adamw, adamw-bf16, adamw-8bit, adafactor, muon, lion or sgd."),
     (

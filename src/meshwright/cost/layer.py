@@ -21,6 +21,7 @@ from meshwright.cost.ops import (
     core_passes,
     passes,
 )
+from meshwright.cost.repeated import repeated, stays
 from meshwright.hardware.records import Chip
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import Offload
@@ -76,11 +77,6 @@ class LayerCost:
 
 
 FIELDS = tuple(LayerCost.__dataclass_fields__)
-
-
-def is_recomputed(module: str, recompute: Recompute) -> bool:
-    """Whether `recompute` runs operations of `module` a second time (whole-layer recomputation apart)."""
-    return module in recompute.modules or (module == "moe_act" and "moe" in recompute.modules)
 
 
 def message_seconds(op: Message, spans: dict[str, Span], chip: Chip, profile: Profile) -> Any:
@@ -194,17 +190,20 @@ def summed(
     buffers: Any = 0.0
     first_norm = True
     habits = profile.framework
-    eager = habits.eager and not options & COMPILED
+    compiled = bool(options & COMPILED)
+    eager = habits.eager and not compiled
     for op, price in prices:
-        again = whole or is_recomputed(op.module, recompute)
+        again: Any = 1.0 if whole else repeated(op, recompute)
         if isinstance(op, Message):
             seconds = price
             axis = "tp" if op.axis == "etp" else op.axis
             buffers = np.maximum(buffers, op.buffer)
             totals[f"{axis}_forward"] = totals[f"{axis}_forward"] + op.forward * seconds
             totals[f"{axis}_backward"] = (
-                totals[f"{axis}_backward"] + (op.backward + (op.forward if again else 0.0)) * seconds
+                totals[f"{axis}_backward"] + (op.backward + op.forward * again) * seconds
             )
+            if recompute.products:
+                totals["saved"] = totals["saved"] + op.result
             continue
         cost: Passes = price
         totals["forward"] = totals["forward"] + cost.forward
@@ -216,27 +215,25 @@ def summed(
         totals["floor"] = totals["floor"] + cost.floor_forward + cost.floor_backward
         kernels_forward = kernels_forward + cost.kernels_forward
         kernels_backward = kernels_backward + cost.kernels_backward
-        if again:
-            totals["recompute"] = totals["recompute"] + cost.forward
-            totals["flops_recompute"] = totals["flops_recompute"] + cost.flops_forward
-            totals["floor"] = totals["floor"] + cost.floor_forward
-            kernels_backward = kernels_backward + cost.kernels_forward
+        if np.ndim(again) or again:
+            totals["recompute"] = totals["recompute"] + again * cost.forward
+            totals["flops_recompute"] = totals["flops_recompute"] + again * cost.flops_forward
+            totals["floor"] = totals["floor"] + again * cost.floor_forward
+            kernels_backward = kernels_backward + again * cost.kernels_forward
         kept = op.saved
         if eager and isinstance(op, Stream) and not (op.module == "norm" and options & FUSED_NORMS):
             kept = kept + op.eager
         everything = everything + kept
         if isinstance(op, Matmul) and op.name != "head":  # what the logits' gradient takes is the loss's
             widest = np.maximum(widest, 2.0 * op.m * op.n * op.groups)
-        between = (
-            op.module == "boundary" and not first_norm and habits.keeps_named and "norm" in recompute.modules
-        )
         if op.module == "boundary" and first_norm:
             boundary = kept
             first_norm = False
-        if not (again or between):
-            totals["saved"] = totals["saved"] + kept
-            if offload.takes(op.name):
-                totals["offloaded"] = totals["offloaded"] + kept
+        else:
+            kept = stays(op, kept, again, recompute, named=habits.keeps_named, compiled=compiled)
+        totals["saved"] = totals["saved"] + kept
+        if offload.takes(op.name):
+            totals["offloaded"] = totals["offloaded"] + kept
     if whole:
         totals["saved"] = boundary
         totals["offloaded"] = boundary if offload.any and offload.operations is None else 0.0

@@ -58,7 +58,9 @@ class Matmul:
     """[m, k] x [k, n], `groups` times. Backward: the same product twice more (input and weight gradients).
 
     `saved` bytes of its output (or of what only it needs) stay for the backward pass unless `module` is
-    recomputed; `quantised`: follows the run's low precision.
+    recomputed; `quantised`: follows the run's low precision. `parts`: widths of the matrices side by side
+    in it, for programs that multiply by one after the other; `place`: of its first matrix among those of its
+    layer, none where it is not a plain product.
     """
 
     name: str
@@ -70,6 +72,8 @@ class Matmul:
     quantised: bool = True
     saved: Num = 0.0
     fused: bool = False  # operands come quantised and activated out of the product before
+    parts: tuple[Num, ...] = ()
+    place: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +128,7 @@ class Message:
         "all"  # the ranks of the group in one fast domain, or one of each
     )
     buffer: Num = 0.0  # bytes it fills that a layer holds while it runs
+    result: Num = 0.0  # bytes it leaves forward, which stay where recompute keeps results
 
 
 Operation = Matmul | Core | Stream | Message

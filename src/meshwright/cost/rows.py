@@ -220,7 +220,7 @@ class LayerPrices:
         whole: dict[str, Any] = dict.fromkeys(WHOLE, 0.0)
         for name, prices, is_layer, times in self.columns:
             again = share if is_layer else 0.0
-            word = recompute if is_layer else replace(recompute, modules=frozenset())
+            word = recompute if is_layer else parse("none")
             offload = parse_offload(strategy.offload) if is_layer else NO_OFFLOAD
             parts = [
                 (part, self._row(prices(), word, offload, whole=is_whole))

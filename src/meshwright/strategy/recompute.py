@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.strategy.records import RECOMPUTE_MODULES
 
-WORDS = ("none", "full", "minimal", "selective", "every:N", "layers:N")
+WORDS = ("none", "full", "minimal", "selective", "every:N", "layers:N", "products:N")
 
 # XLA's "minimal" policy keeps the result of every matrix product and recomputes what lies between: norms,
 # activation functions and the fused attention call, which is not a plain product to that policy.
@@ -24,13 +24,16 @@ class Recompute:
 
     `modules` are recomputed in every layer that is not recomputed whole. `every` = n > 0 recomputes whole
     every n-th layer (1: all, which is `full`); `layers` recomputes whole the first `layers` layers of each
-    pipeline stage. `unresolved` marks a bare `selective`, whose modules are the framework's own.
+    pipeline stage; `products` = n > 0 keeps of a layer the result of every n-th matrix product, of attention
+    and of what ranks scatter or exchange, and computes the rest again (torchtitan's selective `op`, n = 2).
+    `unresolved` marks a bare `selective`, whose modules are the framework's own.
     """
 
     word: str
     modules: frozenset[str] = frozenset()
     every: int = 0
     layers: int = 0
+    products: int = 0
     unresolved: bool = False
 
     @property
@@ -49,7 +52,7 @@ class Recompute:
 
 @lru_cache(maxsize=1024)
 def parse(word: str) -> Recompute:
-    """`none`, `full`, `minimal`, `selective:a+b`, `selective`, `every:2` or `layers:N` as a record.
+    """`none`, `full`, `minimal`, `selective:a+b`, `selective`, `every:2`, `layers:N` or `products:2`.
 
     >>> sorted(parse("selective:norm+core_attn").modules)
     ['core_attn', 'norm']
@@ -70,16 +73,17 @@ def parse(word: str) -> Recompute:
         if not colon:
             return Recompute("selective", unresolved=True)
         return _selective(word, tail)
-    if head in ("every", "layers"):
+    if head in ("every", "layers", "products"):
         if not tail.isascii() or not tail.isdigit() or not 1 <= int(tail[:6]) <= 100_000 or len(tail) > 6:
             raise _fault(word, f"{head}:N needs a whole number of 1 or more", f"try {head}:2")
         n = int(tail)
-        return Recompute(f"{head}:{n}", every=n) if head == "every" else Recompute(f"{head}:{n}", layers=n)
+        counts: dict[str, int] = {head: n}
+        return Recompute(f"{head}:{n}", **counts)  # type: ignore[arg-type]
     modules = [m for m in text.replace(",", "+").split("+") if m]
     if modules and all(m in RECOMPUTE_MODULES for m in modules):
         hint = f"write selective:{'+'.join(modules)}"
         raise _fault(word, "it names modules without saying selective", hint)
-    hint = did_you_mean(head, ("none", "full", "minimal", "selective", "every", "layers"))
+    hint = did_you_mean(head, tuple(w.partition(":")[0] for w in WORDS))
     hint = hint or "write selective:core_attn for one module"
     raise _fault(word, f"the words are {', '.join(WORDS)}", hint)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from meshwright.cost.layers import attention, latent, linear, mamba, mlp, moe
@@ -51,7 +52,18 @@ def operations(block: Block, model: Model, shape: Shape, words: Words) -> tuple[
         ops = tuple(
             replace(op, eager=0.0) if op.module == "norm" and isinstance(op, Stream) else op for op in ops
         )
-    return ops
+    return tuple(_placed(ops))
+
+
+def _placed(ops: tuple[Operation, ...]) -> Iterator[Operation]:
+    """`ops`, each plain product with the place of its first matrix (several at once are another kernel)."""
+    place = 0
+    for op in ops:
+        if isinstance(op, Matmul) and isinstance(op.groups, int):
+            yield replace(op, place=place)
+            place += max(1, len(op.parts))
+        else:
+            yield op
 
 
 def shared_operations(model: Model, shape: Shape, words: Words) -> tuple[Operation, ...]:

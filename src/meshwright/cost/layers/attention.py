@@ -156,11 +156,13 @@ def _projections(
 ) -> tuple[Operation, ...]:
     """Queries (through a factor where the model has one), keys, values and the output gate, from the norm."""
     d_in = block.d_in or d_model
+    apart = (kv_width / 2.0,) * 2 if block.kv_from == "own" else (kv_width,)  # keys and values
     if block.q_lora_rank is None:
-        return linear_in("qkv", "qkv", d_in, q_width + kv_width + gate, shape, words)
+        parts = (q_width + gate, *apart)
+        return linear_in("qkv", "qkv", d_in, q_width + kv_width + gate, shape, words, parts)
     rank, own = block.q_lora_rank, narrow(shape, words)
     return (
-        *linear_in("kv", "qkv", d_in, kv_width, shape, words),
+        *linear_in("kv", "qkv", d_in, kv_width, shape, words, apart),
         Matmul("q_down", "qkv", own, d_in, rank, saved=2.0 * own * rank),
         Message("q_gather", "qkv", "tp", "all_gather", 2.0 * shape.tokens * rank, 1.0, 0.0),
         Matmul("q_up", "qkv", shape.tokens, rank, q_width + gate),

@@ -28,9 +28,10 @@ def operations(
 ) -> tuple[Operation, ...]:
     """Norm, up (and gate), non-linearity, down, residual."""
     width = block.d_ff / shape.tp
+    halves = (width, width) if block.gated else (width,)
     return (
         *norm("norm", d_model, shape, words, norm_kernels),
-        *linear_in("up", "mlp", d_model, width * (2.0 if block.gated else 1.0), shape, words),
+        *linear_in("up", "mlp", d_model, width * len(halves), shape, words, halves),
         activation("act", "mlp", shape.tokens, width, gated=block.gated, precision=words.precision),
         *linear_out("down", "mlp", width, d_model, shape, words),
     )

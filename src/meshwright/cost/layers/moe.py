@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from meshwright.cost.layers.mlp import activation
-from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm
+from meshwright.cost.layers.parts import left_by, linear_in, linear_out, narrow, norm
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words, element_bytes
 from meshwright.model.records import Moe
 
@@ -48,7 +48,8 @@ def operations(
             )
             return Message(name, "moe", "ep", collective, element * own * shape.ep * d_in)
         if words.dispatcher == "all-to-all":  # one copy an expert, whatever ranks they share
-            return Message(name, "moe", "ep", "all_to_all", element * own * block.top_k * d_in)
+            left = left_by(shape.ep, copies if name == "dispatch" else 2.0 * own * block.top_k * d_in)
+            return Message(name, "moe", "ep", "all_to_all", element * own * block.top_k * d_in, result=left)
         return Message(name, "moe", "ep", "experts", element * d_in, tokens=own, top_k=block.top_k,
                        n_experts=block.n_experts, domains=limit)  # fmt: skip
 
@@ -79,7 +80,9 @@ def operations(
     if block.shared_d_ff:
         shared = block.shared_d_ff / shape.tp
         ops += [
-            *linear_in("shared_up", "shared_expert", d_model, shared * inputs, shape, words),
+            *linear_in(
+                "shared_up", "shared_expert", d_model, shared * inputs, shape, words, (shared,) * int(inputs)
+            ),
             activation(
                 "shared_act",
                 "shared_expert",

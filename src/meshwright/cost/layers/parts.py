@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from meshwright.cost.ops import Core, Matmul, Message, Operation, Shape, Stream, Words, element_bytes
 from meshwright.strategy.records import Num
 
@@ -9,6 +11,11 @@ from meshwright.strategy.records import Num
 def narrow(shape: Shape, words: Words) -> Num:
     """Tokens a rank holds in the norm and residual regions: divided by tp under sequence parallelism."""
     return shape.tokens / shape.tp if words.sp else shape.tokens
+
+
+def left_by(degree: Num, nbytes: Num) -> Num:
+    """Bytes that a message leaves: none on a single rank, which sends nothing."""
+    return np.where(np.asarray(degree) > 1, nbytes, 0.0)[()]
 
 
 def norm(name: str, d_model: int, shape: Shape, words: Words, kernels: float = 1.0) -> tuple[Operation, ...]:
@@ -32,7 +39,7 @@ def norm(name: str, d_model: int, shape: Shape, words: Words, kernels: float = 1
 
 
 def linear_in(
-    name: str, module: str, d_in: int, width: Num, shape: Shape, words: Words
+    name: str, module: str, d_in: int, width: Num, shape: Shape, words: Words, parts: tuple[Num, ...] = ()
 ) -> tuple[Operation, ...]:
     """Column-parallel linear: [tokens, d_in] x [d_in, width] (`width` is already the rank's share).
 
@@ -55,7 +62,7 @@ def linear_in(
         messages = (Message(name + "_reduce", module, "tp", "all_reduce", whole, 0.0, 1.0),)
     # The norm's output, kept by the linear layer that reads it, comes back if norms are recomputed.
     kept = Stream(name + "_in", "norm", 0.0, 0.0, (0, 0), saved=size * kept_tokens * d_in)
-    return (*messages, kept, Matmul(name, module, shape.tokens, d_in, width))
+    return (*messages, kept, Matmul(name, module, shape.tokens, d_in, width, parts=parts))
 
 
 def linear_out(
@@ -67,9 +74,10 @@ def linear_out(
     messages: tuple[Operation, ...]
     if words.sp:
         messages = (
-            Message(name + "_scatter", module, "tp", "reduce_scatter", whole, 1.0, 0.0),
+            Message(name + "_scatter", module, "tp", "reduce_scatter", whole, 1.0, 0.0,
+                    result=left_by(shape.tp, stream)),
             Message(name + "_gather", module, "tp", "all_gather", whole, 0.0, 1.0),
-        )
+        )  # fmt: skip
     else:
         messages = (Message(name + "_reduce", module, "tp", "all_reduce", whole, 1.0, 0.0),)
     mask = 0.0 if words.flash else stream / 2.0  # dropout of the unfused generation keeps its mask
