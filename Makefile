@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup plan test browser chromium lint docs accuracy experts hybrids clean
+.PHONY: help setup plan test browser chromium lint docs accuracy experts hybrids guide bandwidth clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null 2>&1 || { \
@@ -63,6 +63,12 @@ experts: $(VENV)/.dev  ## search beside ten published layouts and write docs/exp
 
 hybrids: $(VENV)/.dev  ## plan a Transformer, a Mamba and a hybrid by length and write docs/hybrids.md (half a minute)
 	$(BIN)/python docs/hybrids.py
+
+guide: $(VENV)/.dev  ## search the jobs of the golden rule, fit its tree and write docs/guide.md (minutes)
+	$(BIN)/python docs/guide.py
+
+bandwidth: $(VENV)/.dev  ## search along bandwidths and write docs/bandwidth-buys-simplicity.md (minutes)
+	$(BIN)/python docs/bandwidth.py
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,8 +1,8 @@
 """Meshwright plans, explains, checks and validates hybrid-parallel training of large language models.
 
 The public face is small and loaded on first use, so that `import meshwright` costs nothing:
-`plan`, `estimate`, `explain`, `check`, `compare`, `sweep`, `improve`, `largest`, `ranks`, `report`, `save`,
-`validate`, and the nouns `Model`, `Cluster`, `Work`, `Strategy`, `Plan`, `Estimate`.
+`plan`, `guide`, `estimate`, `explain`, `check`, `compare`, `sweep`, `improve`, `largest`, `ranks`, `report`,
+`save`, `validate`, and the nouns `Model`, `Cluster`, `Work`, `Strategy`, `Plan`, `Estimate`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         compare,
         estimate,
         explain,
+        guide,
         improve,
         largest,
         plan,
@@ -51,6 +52,7 @@ __all__ = [
     "compare",
     "estimate",
     "explain",
+    "guide",
     "improve",
     "largest",
     "plan",

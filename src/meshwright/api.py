@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from meshwright.calibrate.validate import Validation
     from meshwright.report.comparison import Comparison
     from meshwright.report.explanation import Explanation
+    from meshwright.report.guide import Guide
     from meshwright.report.improvement import Improved
     from meshwright.report.largest import Maximum
     from meshwright.report.ranks import RankMap
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
-    "check", "compare", "estimate", "explain", "improve", "largest", "plan", "ranks", "save",
+    "check", "compare", "estimate", "explain", "guide", "improve", "largest", "plan", "ranks", "save",
     "save_actions", "save_trace", "summary", "sweep", "validate",
 ]  # fmt: skip
 
@@ -125,6 +126,27 @@ def plan(
     )  # fmt: skip
     found = planning.plan(request, asked, planning.Ask(top, nearest, price_per_chip_hour, progress))
     return found if show_space else replace(found, space=None)
+
+
+def guide(
+    model: str | Path | Model | None = None,
+    cluster: str | Path | Cluster | None = None,
+    *,
+    compare: bool = False,
+    price_per_chip_hour: float | None = None,
+    progress: Callable[[float, float], None] | None = None,
+    **request: Any,
+) -> Guide:
+    """Which mix of parallelism to take, by the shipped rule and at once; without a model the whole rule.
+
+    Takes the arguments of `estimate` that say what is asked; a batch that is left out is usual for the size
+    of the model. `compare` searches too: the best plan, and the best that follows the rule.
+    """
+    from meshwright import guiding
+
+    return guiding.guide(
+        model, cluster, compare=compare, price_per_chip_hour=price_per_chip_hour, progress=progress, **request
+    )
 
 
 def explain(

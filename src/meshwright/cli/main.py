@@ -16,6 +16,7 @@ from meshwright import __version__
 # Verb -> (module, one line of help). The line stands here so that `--help` loads no verb.
 VERBS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Search for the fastest strategy that fits."),
+    "guide": ("guide", "Which mix of parallelism to take, in words: the golden rule."),
     "estimate": ("estimate", "Step time, throughput and memory of one strategy."),
     "explain": ("explain", "Where an estimate comes from: the tree of its terms, with formulas."),
     "compare": ("compare", "Plans, models or clusters side by side, term by term."),

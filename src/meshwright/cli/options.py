@@ -86,29 +86,32 @@ WORK: tuple[tuple[str, str, str], ...] = (
 
 def request(command: Command) -> Command:
     """MODEL and every flag of a request."""
-    return click.argument("model", metavar="MODEL|PLAN", shell_complete=_models)(request_flags(command))
+    return click.argument("model", metavar="MODEL|PLAN", shell_complete=models)(request_flags(command))
 
 
 def request_flags(command: Command) -> Command:
     """`--on`, `--set` and every flag of work and strategy, in the order of the help text."""
-    decorators: list[Callable[[Any], Any]] = [
-        click.option("--on", "on", metavar="CLUSTER", help="COUNTxCHIP, a torus slice, a machine or a file.",
-                     shell_complete=_chips),
-        click.option("--set", "sets", metavar="cluster.FIELD=VALUE", multiple=True,
-                     help="Replace a figure of the cluster; repeatable."),
-    ]  # fmt: skip
-    decorators += [_text(*row) for row in WORK]
-    for row in STRATEGY:
-        decorators.append(_text(*row))
+    for row in reversed(STRATEGY):
         if row[0] == "--tp":
-            decorators.append(
-                click.option(
-                    "--sp/--no-sp", "sp", default=None, help="Sequence parallelism over the tensor group."
-                )
-            )
-    for decorate in reversed(decorators):
-        command = decorate(command)
-    return command
+            command = click.option(
+                "--sp/--no-sp", "sp", default=None, help="Sequence parallelism over the tensor group."
+            )(command)
+        command = _text(*row)(command)
+    return work_flags(command)
+
+
+def work_flags(command: Command) -> Command:
+    """`--on`, `--set` and every flag of the work."""
+    for row in reversed(WORK):
+        command = _text(*row)(command)
+    command = click.option(
+        "--set", "sets", metavar="cluster.FIELD=VALUE", multiple=True,
+        help="Replace a figure of the cluster; repeatable.",
+    )(command)  # fmt: skip
+    return click.option(
+        "--on", "on", metavar="CLUSTER", help="COUNTxCHIP, a torus slice, a machine or a file.",
+        shell_complete=_chips,
+    )(command)  # fmt: skip
 
 
 def json_flag(command: Command) -> Command:
@@ -125,7 +128,8 @@ def _text(flag: str, metavar: str, text: str) -> Callable[[Any], Any]:
     return click.option(flag, metavar=metavar, help=text, shell_complete=complete)
 
 
-def _models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[Any]:
+    """Presets that a word may become."""
     from click.shell_completion import CompletionItem
 
     from meshwright import api

@@ -38,6 +38,7 @@ from meshwright.search.space import IntArray, Mask, Space, Words
 from meshwright.strategy.records import Strategy
 
 FloatArray = npt.NDArray[np.float64]
+Kind = Callable[[Strategy], Any]  # a whole number of each strategy; broadcasts over degrees
 
 ROUNDS = (4_096, 16_384)  # strategies bounded and evaluated together: few until there is something to beat
 TIE = 0.01  # plans closer than this are not told apart: the model's own repeatability on published reruns
@@ -55,7 +56,7 @@ class Scan:
 
     shortlist: Shortlist
     without: dict[str, Shortlist] = field(default_factory=dict)
-    by_axes: dict[int, Candidate] = field(default_factory=dict)  # the best with so many axes (see `slack`)
+    by_axes: dict[int, Candidate] = field(default_factory=dict)  # the best of each `kind` within `slack`
     pool: list[tuple[Strategy, Times]] = field(default_factory=list)  # all within `Keep`, in arrays
     nearest: Candidate | None = None  # the smallest peak among those that do not fit
     capacity_bytes: float = 0.0
@@ -90,7 +91,8 @@ class Limits:
     parameters: Held
     flops: float
     techniques: tuple[str, ...]
-    slack: float | None = None  # None: nobody asks for simpler plans; else how much slower they may be
+    slack: float | None = None  # None: nobody asks for other kinds of plans; else how much slower they may be
+    kind: Kind = axes_used  # what other kinds are told apart by
     keep: Keep | None = None
 
 
@@ -125,13 +127,14 @@ def scan(
     top: int,
     techniques: tuple[str, ...] = TECHNIQUES,
     slack: float | None = None,
+    kind: Kind = axes_used,
     keep: Keep | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> Scan:
     """Rank every legal strategy of `space`. Cuts only what provably changes neither the `top` plans, nor
-    the best plan without each of `techniques`, nor (while nothing fits) the nearest miss, nor what is to be
-    kept (`Scan.pool`)."""
-    (found,) = scans([(request, top, techniques)], space, slack=slack, keep=keep, progress=progress)
+    the best plan without each of `techniques`, nor the best of each `kind` that is slower by no more than
+    `slack`, nor (while nothing fits) the nearest miss, nor what is to be kept (`Scan.pool`)."""
+    (found,) = scans([(request, top, techniques)], space, slack=slack, kind=kind, keep=keep, progress=progress)
     return found
 
 
@@ -146,6 +149,7 @@ def scans(
     space: Space,
     *,
     slack: float | None = None,
+    kind: Kind = axes_used,
     keep: Keep | None = None,
     band: float = 0.0,
     progress: Callable[[float, float], None] | None = None,
@@ -161,7 +165,9 @@ def scans(
         )
         for request, top, techniques in asked
     ]
-    limits = [Limits(held(r.model), _flops(r, space), techniques, slack, keep) for r, _, techniques in asked]
+    limits = [
+        Limits(held(r.model), _flops(r, space), techniques, slack, kind, keep) for r, _, techniques in asked
+    ]
     every = list(space.layer_words())
     for i, (constant, sp, cp_method) in enumerate(every):
         words = Words("", sp, cp_method, 0, 1, "none", constant)
@@ -484,12 +490,13 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
         among = np.where(does_without(technique, strategy), timed, np.inf)
         found.without[technique].take(among, candidate)
     if limits.slack is not None:
-        axes = np.broadcast_to(axes_used(strategy), shape)
-        for many in np.unique(axes[fits]):
-            among = np.where(axes == many, timed, np.inf)
-            least = int(among.argmin())
-            if int(many) not in found.by_axes or among[least] < found.by_axes[int(many)].step_time_s:
-                found.by_axes[int(many)] = candidate(least)
+        near = np.flatnonzero(timed <= found.best[0].step_time_s * (1 + limits.slack))
+        kinds = np.broadcast_to(limits.kind(strategy), shape)[near]
+        order = np.lexsort((timed[near], kinds))
+        for own, i in zip(*np.unique(kinds[order], return_index=True)):
+            least = int(near[order[i]])
+            if int(own) not in found.by_axes or timed[least] < found.by_axes[int(own)].step_time_s:
+                found.by_axes[int(own)] = candidate(least)
     if limits.keep is not None:
         within = timed <= limits.keep.bar_s
         if not limits.keep.wanted(found):

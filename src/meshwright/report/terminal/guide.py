@@ -1,0 +1,60 @@
+"""The rule of thumb for a person."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meshwright import units
+from meshwright.report.as_json import strategy_line
+from meshwright.report.guide import LEFT, Answer, Compared, Guide, lost, sentences
+from meshwright.report.terminal.findings import print_findings
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def print_guide(found: Guide, console: Console) -> None:
+    """The answer for a job, or the whole rule."""
+    if found.answer is not None:
+        _print_answer(found.answer, console)
+        return
+    for level, text in sentences(found.rule.root):
+        console.print(f"{'  ' * level}{text}")
+    console.print()
+    console.print(f"Against the computed plans: {lost(found.rule.losses)}.")
+    console.print(f"Of models it was not fitted to: {lost(found.rule.unseen)}.")
+    console.print(f"The rest is no rule: {LEFT}.")
+
+
+def _print_answer(a: Answer, console: Console) -> None:
+    work = a.work
+    console.print(
+        f"{a.model.name} on {a.cluster.n_chips:,} x {a.cluster.chip.name}, "
+        f"{units.length_text(int(work.seq_len))} tokens x {int(work.global_batch_size):,} sequences a step"
+    )
+    batch = a.derived.get("global_batch_size")
+    if batch is not None:
+        console.print(f"  {batch.because}")
+    console.print()
+    for said, value in a.path():
+        console.print(f"  {said} (here {value})")
+    console.print()
+    console.print(f"{a.words[0].upper()}{a.words[1:]}.")
+    console.print(f"  dp {a.dp}, tp {a.mix.tp}, pp {a.mix.pp}, cp {a.mix.cp}, ep {a.mix.ep}; {LEFT}")
+    console.print(f"  Where this was the advice: {lost(a.advice.losses)}.")
+    if a.compared is not None:
+        _print_compared(a.compared, console)
+
+
+def _print_compared(found: Compared, console: Console) -> None:
+    console.print()
+    for name, plan in (("best plan", found.best), ("by the rule", found.followed)):
+        said = (
+            "nothing fits"
+            if plan is None
+            else f"{units.seconds_text(plan.step_time_s)}, {strategy_line(plan.strategy)}"
+        )
+        console.print(f"{name:12} {said}")
+    if found.loss is not None:
+        console.print(f"{'loss':12} {units.percent_text(found.loss)}")
+    print_findings(found.faults, console)

@@ -1,0 +1,83 @@
+"""The page on bandwidth and pipelines: written from its figures, which come out again, and what they say."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+
+import pytest
+
+from scripts import script
+
+bandwidth = script("bandwidth")
+FIGURES = bandwidth.read(bandwidth.DATA.read_text(encoding="utf-8"))
+PAGE = bandwidth.PAGE.read_text(encoding="utf-8")
+DRIFT = 0.05  # the page is written anew when the model moves further than this
+AGAIN = [
+    point for point in FIGURES if point.fabric in ("TPU v5p", "TPU v7") and point.model != "Llama-3.1-405B"
+][::9]
+
+
+def test_the_page_is_what_the_command_writes() -> None:
+    assert bandwidth.page(FIGURES) == PAGE
+    assert list(FIGURES) == bandwidth.points()
+    assert bandwidth.read(bandwidth.written(FIGURES)) == FIGURES
+
+
+@pytest.mark.parametrize("point", AGAIN, ids=str)
+def test_figures_come_out_again(point: object) -> None:
+    """Run `make bandwidth` where this fails: the model has moved."""
+    now, then = bandwidth.solved(point), FIGURES[point]
+    assert (now["chips"], now["tokens"]) == (then["chips"], then["tokens"])
+    for name in ("best", "without"):
+        assert now[name]["step_time_s"] == pytest.approx(then[name]["step_time_s"], rel=DRIFT)
+
+
+@pytest.mark.parametrize("fabric", bandwidth.FABRICS, ids=lambda f: f.name)
+@pytest.mark.parametrize("model", bandwidth.MODELS)
+def test_more_bandwidth_never_makes_a_plan_slower(model: str, fabric: object) -> None:
+    points = [fabric.point(model, domain=fabric.at, gbits=g) for g in fabric.gbits]
+    for name in ("best", "without"):
+        plans = [FIGURES[p][name] for p in points if p in FIGURES]
+        steps = [plan["step_time_s"] for plan in plans if plan is not None]
+        assert all(b <= a * (1 + 1e-5) for a, b in pairwise(steps))
+
+
+def test_no_plan_without_a_pipeline_is_faster_than_the_best() -> None:
+    losses = [bandwidth.loss(found) for found in FIGURES.values()]
+    assert min(x for x in losses if x is not None) >= 0
+    for found in FIGURES.values():
+        assert found["without"] is None or found["without"]["pp"] == 1
+
+
+@pytest.mark.parametrize(
+    ("losses", "said"),
+    [
+        ([0.2, 0.05, 0.01], "32 (about 23)"),
+        ([0.2, 0.05, 0.04], "above 32"),
+        ([0.01, 0.0, 0.0], "at 8 or less"),
+        ([None, 0.02, 0.01], "16"),
+        ([0.01, 0.05, 0.02], "32 (about 25)"),
+    ],
+)
+def test_a_crossing_is_where_the_loss_stays_small(losses: list[float | None], said: str) -> None:
+    assert bandwidth.crossing((8, 16, 32), losses) == said
+
+
+def test_an_exact_loss_holds_what_it_is_said_to_hold() -> None:
+    rows = {row[:4]: row[-1] for row in bandwidth.held_rows()}
+    assert rows[("1f1b", "16", "1", "64")] == "4.0 x"
+    assert rows[("interleaved-1f1b", "16", "2", "64")] == "2.7 x"
+    assert rows[("1f1b", "16", "1", "1")] == "1.0 x"
+    for row in rows:
+        assert re.search(rf"\| {row[0]} \| {row[1]} \| {row[2]} \| {row[3]} \|", PAGE)
+
+
+def test_with_one_microbatch_an_exact_loss_costs_nothing() -> None:
+    for job in bandwidth.ONE_MICROBATCH:
+        plan = FIGURES[bandwidth.Point(*job, batch=bandwidth.FEW)]["best"]
+        assert (plan["pp"], plan["microbatches"]) == (1, 1)
+        for word in ("global", "global-counted"):
+            seconds, held = plan["balance"][word]
+            assert held <= 2**20  # counts of all layers, nothing more
+            assert seconds < 0.01 * plan["step_time_s"]
