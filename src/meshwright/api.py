@@ -133,7 +133,6 @@ def guide(
     cluster: str | Path | Cluster | None = None,
     *,
     compare: bool = False,
-    price_per_chip_hour: float | None = None,
     progress: Callable[[float, float], None] | None = None,
     **request: Any,
 ) -> Guide:
@@ -144,9 +143,7 @@ def guide(
     """
     from meshwright import guiding
 
-    return guiding.guide(
-        model, cluster, compare=compare, price_per_chip_hour=price_per_chip_hour, progress=progress, **request
-    )
+    return guiding.guide(model, cluster, compare=compare, progress=progress, **request)
 
 
 def explain(

@@ -33,7 +33,7 @@ from meshwright.search.bounds import (
 from meshwright.search.legal import REASONS, Rows, joined, legal, rows
 from meshwright.search.necessity import TECHNIQUES, does_without
 from meshwright.search.pool import Times
-from meshwright.search.ranking import Candidate, Shortlist, axes_used
+from meshwright.search.ranking import Candidate, Shortlist, axes_used, fastest_of_each
 from meshwright.search.space import IntArray, Mask, Space, Words
 from meshwright.strategy.records import Strategy
 
@@ -134,7 +134,9 @@ def scan(
     """Rank every legal strategy of `space`. Cuts only what provably changes neither the `top` plans, nor
     the best plan without each of `techniques`, nor the best of each `kind` that is slower by no more than
     `slack`, nor (while nothing fits) the nearest miss, nor what is to be kept (`Scan.pool`)."""
-    (found,) = scans([(request, top, techniques)], space, slack=slack, kind=kind, keep=keep, progress=progress)
+    (found,) = scans(
+        [(request, top, techniques)], space, slack=slack, kind=kind, keep=keep, progress=progress
+    )
     return found
 
 
@@ -490,13 +492,11 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
         among = np.where(does_without(technique, strategy), timed, np.inf)
         found.without[technique].take(among, candidate)
     if limits.slack is not None:
-        near = np.flatnonzero(timed <= found.best[0].step_time_s * (1 + limits.slack))
-        kinds = np.broadcast_to(limits.kind(strategy), shape)[near]
-        order = np.lexsort((timed[near], kinds))
-        for own, i in zip(*np.unique(kinds[order], return_index=True)):
-            least = int(near[order[i]])
-            if int(own) not in found.by_axes or timed[least] < found.by_axes[int(own)].step_time_s:
-                found.by_axes[int(own)] = candidate(least)
+        bar = max(found.best[0].step_time_s * (1 + limits.slack), found.shortlist.bar)
+        near = np.where(timed <= bar, timed, np.inf)
+        for kind, least in fastest_of_each(np.broadcast_to(limits.kind(strategy), shape), near):
+            if kind not in found.by_axes or timed[least] < found.by_axes[kind].step_time_s:
+                found.by_axes[kind] = candidate(least)
     if limits.keep is not None:
         within = timed <= limits.keep.bar_s
         if not limits.keep.wanted(found):
