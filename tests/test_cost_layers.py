@@ -469,6 +469,10 @@ def test_head_counts_its_projection_and_holds_its_logits() -> None:
     }  # type: ignore[arg-type]
     assert per_logit["whole"] > per_logit["fused"] > per_logit["chunked"]
     assert 7 <= per_logit["whole"] <= 10  # measured on the last stage of dense runs
+    # Chunks that are cut from logits, not from what the head reads, stand beside all of them in 16 bits.
+    cut = float(ends.logit_bytes(v, shape, "chunked", first=True)) / (T * v / tp)  # type: ignore[arg-type]
+    assert cut == per_logit["chunked"] + 2
+    assert ends.logit_bytes(v, shape, "fused", first=True) == ends.logit_bytes(v, shape, "fused")
 
 
 def test_embedding_is_a_gather() -> None:

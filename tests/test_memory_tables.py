@@ -65,6 +65,24 @@ def test_fine_tuning_peaks() -> None:
     assert share("memory", ran=False) < 0.13
 
 
+def test_rungs_of_saved_memory() -> None:
+    """torchtune's ladder on one card (Llama-3.2-3B): compile, a loss in chunks that are cut from 16-bit
+    logits, checkpoints, the step inside backward, checkpoints on the host, adapters, a 4-bit base.
+    """
+    rung = "mem-torchtune-llama-3.2-3b-1xa100-sxm-80gb-s4096-b2-"
+    found = {
+        o.run.id.removeprefix(rung): (o.prediction.peak_as("active") / GIB, o.run.peak_memory_gib)
+        for o in outcomes("memory")
+        if o.run.id.startswith(rung) and o.prediction is not None and o.run.peak_memory_gib is not None
+    }
+    rungs = ["sft-2", "sft-3", "sft-4", "sft-5", "sft-6", "sft-7", "lora", "qlora"]
+    for name in rungs:
+        said, measured = found[name]
+        assert abs(percent(said, measured)) < 9, name
+    peaks = [found[name][0] for name in rungs]
+    assert peaks == sorted(peaks, reverse=True)
+
+
 def test_verdicts_of_fine_tuning_where_recompute_is_stated() -> None:
     """At most 5 % of the runs that ran are refused, at most 8 % of those out of memory accepted."""
     verdict = fit_verdict(

@@ -203,7 +203,8 @@ def _logits(model: Model, work: Work, strategy: Strategy, profile: Profile, stag
     loss, whole = loss_word(work, profile), profile.framework.logit_bytes
     if finetune.pairs:
         loss, whole = "whole", max(whole, _PAIR_LOGIT_BYTES)
-    nbytes = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, whole))
+    first = profile.framework.chunks_logits
+    nbytes = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, whole, first=first))
     return np.maximum(nbytes - live, 0.0)
 
 

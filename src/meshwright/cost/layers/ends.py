@@ -52,9 +52,13 @@ def head(d_model: int, vocab: int, shape: Shape, words: Words) -> tuple[Operatio
 # habit): a fused loss keeps the 16-bit logits and their gradient; a chunked one an eighth of that at a time
 # (the usual number of chunks or tiles is 4 to 16).
 _LOGIT_BYTES = {"fused": 4.0, "chunked": 0.5}
+_LOGITS_FIRST = (
+    2.0  # a program that cuts chunks of logits, not of what the head reads, has them all in 16 bits
+)
 
 
-def logit_bytes(vocab: int, shape: Shape, loss: str, whole: float = 10.0) -> object:
+def logit_bytes(vocab: int, shape: Shape, loss: str, whole: float = 10.0, *, first: bool = False) -> object:
     """Peak bytes of logits and their copies on the rank that holds the head; `whole`: bytes a logit where
-    the loss holds all of them."""
-    return shape.tokens * vocab / shape.tp * _LOGIT_BYTES.get(loss, whole)
+    the loss holds all of them; `first`: a chunked loss cuts logits that are there."""
+    each = _LOGIT_BYTES.get(loss, whole) + _LOGITS_FIRST * (first and loss == "chunked")
+    return shape.tokens * vocab / shape.tp * each
