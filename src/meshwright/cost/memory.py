@@ -200,10 +200,13 @@ def _logits(model: Model, work: Work, strategy: Strategy, profile: Profile, stag
         work.seq_len, finetune.rows * strategy.microbatch_size, strategy.tp, strategy.cp, strategy.ep,
         strategy.etp,
     )  # fmt: skip
-    loss, whole = loss_word(work, profile), profile.framework.logit_bytes
+    habits, loss = profile.framework, loss_word(work, profile)
+    whole: Any = habits.logit_bytes
+    if habits.split_logit_bytes:
+        whole = np.where(np.asarray(strategy.tp) > 1, habits.split_logit_bytes, whole)[()]
     if finetune.pairs:
-        loss, whole = "whole", max(whole, _PAIR_LOGIT_BYTES)
-    first = profile.framework.chunks_logits
+        loss, whole = "whole", np.maximum(whole, _PAIR_LOGIT_BYTES)
+    first = habits.chunks_logits
     nbytes = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, whole, first=first))
     return np.maximum(nbytes - live, 0.0)
 

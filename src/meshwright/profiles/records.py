@@ -57,6 +57,7 @@ class Framework:
     # Bytes a logit at the peak of a loss on whole logits: 16-bit logits, their fp32 copy, what the backward
     # pass writes beside them, and every further copy that the program takes.
     logit_bytes: float = 10.0
+    split_logit_bytes: float = 0.0  # the same where tensor ranks split the vocabulary; 0: no other
     chunks_logits: bool = False  # its chunked loss cuts 16-bit logits that are there, not what the head reads
     alone_gib: float = (
         0.5  # of that, what a process holds that has no peers: a CUDA context is a few hundred MiB

@@ -6,6 +6,7 @@ import numpy as np
 
 from meshwright.cost.layers.parts import narrow, norm
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words
+from meshwright.strategy.records import Num
 
 
 def embedding(d_model: int, shape: Shape, words: Words) -> tuple[Operation, ...]:
@@ -57,7 +58,7 @@ _LOGITS_FIRST = (
 )
 
 
-def logit_bytes(vocab: int, shape: Shape, loss: str, whole: float = 10.0, *, first: bool = False) -> object:
+def logit_bytes(vocab: int, shape: Shape, loss: str, whole: Num = 10.0, *, first: bool = False) -> object:
     """Peak bytes of logits and their copies on the rank that holds the head; `whole`: bytes a logit where
     the loss holds all of them; `first`: a chunked loss cuts logits that are there."""
     each = _LOGIT_BYTES.get(loss, whole) + _LOGITS_FIRST * (first and loss == "chunked")
