@@ -68,7 +68,10 @@ def test_with_one_microbatch_it_costs_nothing_but_its_counts(given: dict[str, An
         found = evaluate(model, cluster, work, replace(strategy, moe_balance=word), profile)
         assert found.peak_bytes == plain.peak_bytes
         assert found.time_s["compute"] == plain.time_s["compute"]
-        assert found.time_s["bubble"] == pytest.approx(plain.time_s["bubble"], rel=1e-9)
+        # Ranks without experts do not wait for counts, so what others wait for them may be less.
+        counts = found.time_s["ep"] - plain.time_s["ep"]
+        assert 0 <= found.step_time_s - plain.step_time_s <= counts * 1.1
+        assert abs(found.time_s["bubble"] - plain.time_s["bubble"]) <= counts
         assert 0 < found.step_time_s - plain.step_time_s < 2e-3
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.host_link import Copies, Waits
 from meshwright.cost.step import evaluate
 from meshwright.hardware.chips import table
 from meshwright.hardware.cluster import parse
@@ -14,6 +15,7 @@ from meshwright.hardware.records import Cluster
 from meshwright.model import presets
 from meshwright.model.params import total_params
 from meshwright.profiles.load import load
+from meshwright.simulate.exact import exact
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -37,6 +39,12 @@ def run(
     profile = load("megatron-core", cluster.chip)
     strategy = replace(PLAIN, offload=offload, **words)  # type: ignore[arg-type]
     return evaluate(LLAMA, cluster, Work(seq_len, batch), strategy, profile, detail=True)
+
+
+def waited(found: Evaluation) -> float:
+    """Seconds a step for the host link beside the passes."""
+    assert found.terms is not None
+    return float(next(term.value for path, term in found.terms.walk() if path.endswith("other.offload")))
 
 
 def test_the_host_steps_at_the_pace_of_its_memory() -> None:
@@ -70,25 +78,40 @@ def test_weights_on_the_host_are_read_for_every_pass() -> None:
     slow = faster(link=1e-3)  # so slow that nothing hides what counts
     weights = total_params(LLAMA) * 2.0
     for zero, share in ((1, 1.0), (3, 1 / 8)):
-        more = [run("params", slow, batch=batch, zero=zero).time_s["dp"] for batch in (8, 16)]
+        more = [run("params", slow, batch=batch, zero=zero).step_time_s for batch in (8, 16)]
         by_hand = 2 * weights * share / slow.chip.host_bytes_s
         assert more[1] - more[0] == pytest.approx(by_hand, rel=0.02)
-    assert (
-        run("params", slow, zero=1, finetune="qlora:8").time_s["dp"]
-        < run("params", slow, zero=1, finetune="lora:8").time_s["dp"]
-    )
+    assert waited(run("params", slow, finetune="qlora:8")) < waited(run("params", slow, finetune="lora:8"))
 
 
 def test_activations_hide_behind_their_passes_until_the_link_is_too_slow() -> None:
     """Copied once to the host beside the forward and once back beside the backward."""
 
-    def exposed(link: float) -> float:
-        terms = run("activations", faster(link=link)).terms
-        assert terms is not None
-        return float(next(term.value for path, term in terms.walk() if path.endswith("other.offload")))
+    at = {link: waited(run("activations", faster(link=link))) for link in (10.0, 1e-2, 1e-3)}
+    assert at[10.0] == 0.0
+    assert at[1e-3] == pytest.approx(10 * at[1e-2], rel=0.1)
 
-    assert exposed(10.0) == 0.0
-    assert exposed(1e-3) == pytest.approx(10 * exposed(1e-2), rel=0.1)
+
+def test_the_link_sends_both_ways_at_once() -> None:
+    """Activations leave while weights come; both come beside the backward. Each half of a cut one waits."""
+    copies = Copies(offloaded=3.0, forward=2.0, backward=4.0)
+    assert copies.waits(1.0, 2.0, 1.0, splits=False) == Waits(2.0, 5.0)
+    assert copies.waits(1.0, 2.0, 1.0, splits=True) == Waits(2.0, 5.0, 2.5)
+    assert copies.waits(9.0, 8.0, 2.0, splits=False) == Waits(0.0, 0.0)
+    assert copies.waits(9.0, 8.0, 2.0, splits=True) == Waits(0.0, 1.5, 1.5)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zb-1p", "dualpipe"])
+@pytest.mark.parametrize("offload", ["activations", "params"])
+def test_every_stage_waits_for_the_link(schedule: str, offload: str) -> None:
+    """Fill and drain of a pipeline last as long as its passes do, waits and all, as in its simulation."""
+    strategy = Strategy(dp=2, pp=4, zero=1, schedule=schedule, offload=offload)  # type: ignore[arg-type]
+    slow = faster(link=0.1)
+    profile = load("megatron-core", slow.chip)
+    found = evaluate(LLAMA, slow, Work(8192, 16), strategy, profile)
+    simulated = exact(LLAMA, slow, Work(8192, 16), strategy, profile).evaluation
+    assert found.step_time_s == pytest.approx(simulated.step_time_s, rel=0.08)
+    assert found.time_s["other"] > 0.3 * found.step_time_s
 
 
 def test_experts_tensors_wait_on_the_host() -> None:

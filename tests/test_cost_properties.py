@@ -31,6 +31,13 @@ MODELS = {
 }
 FRAMEWORKS = ("megatron-core", "torchtitan", "maxtext", "megatron-lm@2021")
 RECOMPUTES = ("none", "full", "minimal", "selective:core_attn", "every:2", "layers:1", "products:2")
+# Schedules and the chunks a rank that each runs. Those that cut the backward in two are left out: of a
+# backward that waits for launches, what falls to the weight part is not known, and less of it is more bubble.
+SCHEDULES = (("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 4))
+CP_METHODS = ("ring", "all-to-all", "all-gather", "hierarchical")
+OFFLOADS = ("none", "none", "activations", "activations:2", "optimizer", "params+optimizer")
+FINETUNES = ("none", "none", "dpo", "lora:16", "dpo+lora:16")
+BALANCES = ("microbatch", "sequence", "global", "global-counted", "running", "bias")
 
 Drawn = tuple[Model, Cluster, Work, Strategy, Profile]
 
@@ -50,11 +57,12 @@ def plans(draw: Any, **fixed: Any) -> Drawn:
                   (("tp", (1, 2, 4, 8)), ("pp", (1, 2, 4)), ("cp", (1, 2, 4))))  # fmt: skip
     dp = cluster.n_chips // (tp * pp * cp)
     assume(dp * tp * pp * cp == cluster.n_chips)
-    vpp = draw(st.sampled_from((1, 2, 4))) if pp > 1 else 1
+    schedule, vpp = draw(st.sampled_from(SCHEDULES)) if pp > 1 else ("1f1b", 1)
     values = {
         "dp": dp, "tp": tp, "pp": pp, "cp": cp, "vpp": vpp, "sp": tp > 1 and draw(st.booleans()),
-        "schedule": "interleaved-1f1b" if vpp > 1 else "1f1b",
-        "cp_method": draw(st.sampled_from(("ring", "all-to-all"))),
+        "schedule": schedule, "cp_method": draw(st.sampled_from(CP_METHODS)),
+        "offload": draw(st.sampled_from(OFFLOADS)), "finetune": draw(st.sampled_from(FINETUNES)),
+        "moe_balance": draw(st.sampled_from(BALANCES)) if model is MODELS["experts"] else "microbatch",
         "ep": draw(st.sampled_from((1, 2, 8))) if model is MODELS["experts"] else 1,
         "dispatcher": draw(st.sampled_from(("all-to-all", "deep-ep", "hybrid-ep"))),
         "zero": draw(st.sampled_from((0, 1, 2, 3))), "zero_group": dp * cp // draw(st.sampled_from((1, 2))),
@@ -95,11 +103,8 @@ def faster(cluster: Cluster, what: str, factor: float) -> Cluster:
 @settings(max_examples=40, deadline=None)
 def test_more_is_never_slower_nor_larger(what: str, plan: Drawn, factor: float) -> None:
     before, after = run(plan), run(plan, cluster=faster(plan[1], what, factor))
-    # Stages are balanced by time: another balance may come out a few layers different, with the same model.
-    balanced = 1 if plan[3].pp == 1 else 1.02
-    assert after.step_time_s <= before.step_time_s * balanced * (1 + 1e-12)
-    if plan[3].pp == 1:
-        assert after.peak_bytes <= before.peak_bytes * (1 + 1e-12)
+    assert after.step_time_s <= before.step_time_s * (1 + 1e-12)
+    assert after.peak_bytes <= before.peak_bytes * (1 + 1e-12)
 
 
 @given(plan=plans(), factor=st.floats(1.0, 4.0))
@@ -151,21 +156,32 @@ def test_without_a_pipeline_there_is_no_bubble(plan: Drawn) -> None:
     assert found.time_s["pp"] == 0
 
 
-@given(plan=plans(tp=1, cp=1, pp=1, recompute="full"), parts=st.sampled_from((1, 2, 4, 8)))
+@given(
+    plan=plans(tp=1, cp=1, pp=1, recompute="full", offload="none", finetune="none"),
+    pairs=st.booleans(),
+    parts=st.sampled_from((1, 2, 4, 8)),
+)
 @settings(max_examples=40, deadline=None)
-def test_sharded_state_times_ranks_is_the_whole(plan: Drawn, parts: int) -> None:
-    """For ZeRO 0 to 3 of a dense model and any group that divides the ranks."""
+def test_sharded_state_times_ranks_is_the_whole(plan: Drawn, pairs: bool, parts: int) -> None:
+    """For ZeRO 0 to 3 of a dense model and any group that divides the ranks; of preference training with the
+    weights of its reference model.
+    """
     model, cluster, _work, strategy, profile = plan
     assume(model is not MODELS["experts"])
     profile = replace(profile, framework=replace(profile.framework, step_bytes=0.0, keeps_grads=True))
     group = cluster.n_chips // parts
     habits = profile.framework
-    found = run(plan, strategy=replace(strategy, zero_group=group), profile=profile).memory_bytes
+    found = run(
+        plan,
+        strategy=replace(strategy, zero_group=group, finetune="dpo" if pairs else "none"),
+        profile=profile,
+    ).memory_bytes
     whole = total_params(model) - (2 if model.norm == "layernorm" else 1) * model.d_model
     for name, width, since in (("params", habits.weight_bytes, 3), ("grads", habits.grad_bytes, 2),
                                ("optimizer", habits.optimizer_bytes, 1)):  # fmt: skip
         ranks = group if strategy.zero >= since else 1
-        assert found[name] * ranks == pytest.approx(width * whole, rel=1e-5), name
+        reference = 2 if pairs and name == "params" else 0
+        assert found[name] * ranks == pytest.approx((width + reference) * whole, rel=1e-5), name
 
 
 @given(plan=plans(), more=st.sampled_from((2, 4, 8)))
@@ -182,23 +198,22 @@ def test_more_microbatches_never_enlarge_the_bubbles_share(plan: Drawn, more: in
 def test_time_is_linear_in_microbatches(plan: Drawn) -> None:
     """Three batches in arithmetic progression take steps in arithmetic progression.
 
-    Over a pipeline the stage that lasts longest counts, with its exchange. While it is the same one, the
-    longest of its paths counts, each of which is linear: steps may grow faster with more. With more
-    microbatches another stage may count, whose exchange is shorter.
+    Over a pipeline the longest of its paths counts, each of which is linear: steps may grow faster with more.
+    Where experts are counted first, a single microbatch is not run twice.
     """
-    work = plan[2]
+    work, strategy = plan[2], plan[3]
     runs = [run(plan, work=replace(work, global_batch_size=k * work.global_batch_size)) for k in (1, 2, 3)]
     one, two, three = (found.step_time_s for found in runs)
-    exchange = [found.time_s["dp"] + found.time_s["optimizer"] for found in runs]
     assert one < two < three
-    if exchange == pytest.approx([exchange[0]] * 3, rel=1e-9):
+    alone = work.global_batch_size == strategy.dp * strategy.microbatch_size
+    if not (alone and strategy.moe_balance == "global-counted"):
         assert three - two >= (two - one) * (1 - 1e-6)
-    if plan[3].pp == 1:
+        assert two < 2 * one * (1 + 1e-12)  # bubble, exchange and optimizer come once
+    if strategy.pp == 1 and not alone:
         assert three - two == pytest.approx(two - one, rel=1e-6)
-    assert one < two < 2 * one * (1 + 1e-12)  # bubble, exchange and optimizer come once
 
 
-@given(plan=plans(recompute="none"))
+@given(plan=plans(recompute="none", offload="none"))  # what is recomputed need not go to the host
 @settings(max_examples=40, deadline=None)
 def test_recompute_buys_memory_with_time(plan: Drawn) -> None:
     """`full` never needs more memory than `none` and never less time; selective words lie between in time."""
@@ -244,8 +259,9 @@ def test_parts_are_there_only_where_their_axis_is(plan: Drawn) -> None:
     found, strategy = run(plan), plan[3]
     assert sum(found.time_s.values()) == pytest.approx(found.step_time_s, rel=1e-12)
     assert sum(found.memory_bytes.values()) == pytest.approx(found.peak_bytes, rel=1e-12)
-    # Replicated latents and etp are booked under tp.
+    # Replicated latents and etp are booked under tp, counts of routed tokens under ep, whoever adds them up.
+    counted = strategy.moe_balance != "microbatch"
     for axis, degree in (("tp", strategy.tp), ("cp", strategy.cp), ("ep", strategy.ep), ("pp", strategy.pp)):
-        assert (found.time_s[axis] > 0) <= (degree > 1), axis
+        assert (found.time_s[axis] > 0) <= (degree > 1 or (axis == "ep" and counted)), axis
     assert found.time_s["compute"] > 0
     assert found.time_s["optimizer"] > 0

@@ -20,11 +20,13 @@ from meshwright.strategy.records import Strategy
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Seconds, nothing hidden: `gradients` and `weights` once a step, `gathers` a microbatch."""
+    """Seconds, nothing hidden: `gradients` and `weights` once a step, `gathers` a microbatch; `fetch`, what
+    comes over the host link for one read of a rank's weights, where it is read for each microbatch."""
 
     gradients: Any
     weights: Any
     gathers: Any
+    fetch: Any = 0.0
 
 
 def gathered_bytes(precision: str, profile: Profile) -> float:
@@ -44,8 +46,8 @@ def traffic(
     way, so programs keep a stage's gathered weights and summed gradients whole (`memory` counts them) and
     exchange once a step. Dense and expert parameters have groups of their own. Of a frozen model only the
     share `trained` is exchanged, but for the gathers of ZeRO-3; a reference model is gathered for its
-    forward. Weights that wait on the host come over its link, all that a rank keeps for each pass, and hide
-    as gathers do.
+    forward. Weights that wait on the host come over its link: all that a rank keeps for each pass, or once
+    a step where they then stay gathered.
 
     **Source**: ZeRO (arXiv 1910.02054), section 7; FSDP paper; torch's pipelining with FSDP2.
     """
@@ -61,6 +63,7 @@ def traffic(
     gradients: Any = zero
     weights: Any = zero
     gathers: Any = zero
+    fetches: Any = zero
     for parameters, shard, replica, data in (
         (stages.dense, "shard", "replica", "data"),
         (stages.expert, "expert_shard", "expert_replica", "edp"),
@@ -68,7 +71,7 @@ def traffic(
         if fetch:
             from_host = fetch * parameters / (_column(spans[shard]).degree if strategy.zero == 3 else 1.0)
             whole = several if strategy.zero == 3 else 1.0  # sharded weights stay gathered under a pipeline
-            gathers = gathers + whole * reads * from_host
+            fetches = fetches + whole * from_host
             weights = weights + (1.0 - whole) * from_host
         if strategy.zero == 0:
             gradients = gradients + collectives.all_reduce_time(
@@ -89,7 +92,7 @@ def traffic(
         if habits.broadcast_s and strategy.zero < 3:  # owners broadcast their shards, one after another
             weights = weights + habits.broadcast_s * (group.degree - 1) * (parameters > 0)
     shape = stages.dense * 0.0
-    return Traffic(gradients + shape, weights + shape, gathers + shape)
+    return Traffic(gradients + shape, weights + shape, gathers + shape, fetches + shape)
 
 
 def exposed(

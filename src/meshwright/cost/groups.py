@@ -77,6 +77,7 @@ class Groups:
             gradients=self.added(lambda side: side.traffic.gradients),
             weights=self.added(lambda side: side.traffic.weights),
             gathers=self.added(lambda side: side.traffic.gathers),
+            fetch=self.added(lambda side: side.traffic.fetch),
         )
 
     def optimizer(self) -> Any:
@@ -175,7 +176,9 @@ def _side(
     sent = data_parallel.traffic(
         held, few, reach | others, profile, work.precision, cluster.chip.host_bytes_s, trained
     )
-    traffic = Traffic(_nothing_once(sent.gradients), _nothing_once(sent.weights), _nothing_once(sent.gathers))
+    traffic = Traffic(
+        *(_nothing_once(seconds) for seconds in (sent.gradients, sent.weights, sent.gathers, sent.fetch))
+    )
     updated = trained * optimizer_seconds(held, few, reach | others, cluster, profile, work.options)
     return Side({name: _plain(span) for name, span in reach.items()}, traffic, updated, layouts.at)
 

@@ -41,8 +41,9 @@ class Pipelines:
     """The stage classes of each distinct (pp, vpp), and the parameters that their ranks hold.
 
     `counts` [kinds, C, u] layers of each kind and ends on a rank of the class; `multiplicity`, `fullest_rank`
-    [C, u] as in `strategy.stages.Classes`. `dense`, `largest_dense` [C, u * tp] are parameters of a rank and
-    of its largest layer, `expert`, `largest_expert` [C, u * experts].
+    [C, u] as in `strategy.stages.Classes`, `first` [u] the class of rank 0. `dense`, `largest_dense`
+    [C, u * tp] are parameters of a rank and of its largest layer, `expert`, `largest_expert`
+    [C, u * experts].
     """
 
     pairs: Distinct
@@ -51,6 +52,7 @@ class Pipelines:
     counts: Array
     multiplicity: Array
     fullest_rank: Array
+    first: IntArray
     dense: Array
     largest_dense: Array
     expert: Array
@@ -82,7 +84,11 @@ class Pipelines:
             for name, width in widths.items()
         }
         return replace(
-            self, pairs=self.pairs.only(pair), counts=self.counts[:, :classes, pair : pair + 1], **arrays
+            self,
+            pairs=self.pairs.only(pair),
+            counts=self.counts[:, :classes, pair : pair + 1],
+            first=self.first[pair : pair + 1],
+            **arrays,
         )
 
 
@@ -179,6 +185,7 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
         counts=counts,
         multiplicity=np.ascontiguousarray(classes.multiplicity[classes.index].T.astype(float)),
         fullest_rank=np.ascontiguousarray(classes.fullest_rank[classes.index].T.astype(float)),
+        first=counts[kinds].argmax(0),  # which holds the embedding
         dense=(np.einsum("kcu,kt->cut", counts, dense) - once).reshape(c, -1),
         largest_dense=(present[..., None] * dense[:, None, None, :]).max(0).reshape(c, -1),
         expert=np.einsum("kcu,ke->cue", counts, expert).reshape(c, -1),

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost import balance, collectives, data_parallel, detail, memory, schedule
+from meshwright.cost import balance, collectives, data_parallel, detail, host_link, memory, schedule
 from meshwright.cost.adapters import trained_share
+from meshwright.cost.choice import Classes
 from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
@@ -201,8 +202,11 @@ def evaluate(
     (see `checks`).
 
     Step = microbatches * slowest stage + bubble + exposed data-parallel traffic + optimizer. With stages of
-    seconds t: m max(t) + (sum(t) - max(t)) / v for (interleaved) 1F1B. **Assumes** the slowest stage is the
-    one whose microbatches, exchange and optimizer step last longest together.
+    seconds t: m max(t) + (sum(t) - max(t)) / v for (interleaved) 1F1B. Of the paths through the pipeline that
+    stay on one rank, the longest counts. The rank of the embedding begins a step and ends it, so its exchange
+    and update follow the last pass; those of other ranks fall into their drain and fill, but no step is
+    shorter than all that one rank does. Parts are those of the rank that does most, and what it waits for
+    others is its bubble.
     """
     outer = size_of(work, strategy, profile)
     n = int(np.prod(outer)) if outer else 1
@@ -285,7 +289,7 @@ def _passed(
         model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach, microbatches, n
     )
     found = memory.peaks(model, work, strategy, profile, per_rank, reach, plan, microbatches, cluster)
-    fullest = _Classes(per_rank.multiplicity, n).largest(found.whole)
+    fullest = Classes(per_rank.multiplicity, n).largest(found.whole)
     own = {name: fullest.of(found.by_category[name]) for name in MEMORY_KEYS}
     numbers |= own | {
         "peak": fullest.of(found.whole),
@@ -316,51 +320,69 @@ def _times(
     hop = hop_seconds(model, work, strategy, profile, reach["pp"])
     piped = np.asarray(strategy.pp) > 1
     hops = np.broadcast_to(hop * (piped * 2.0 * strategy.vpp * plan.P2P_EXPOSED), (n,))
-    waits: Any = 0.0
-    if np.ndim(per_rank.offloaded):
-        waits = sum(host_waits(per_rank.offloaded, forward, backward, cluster))
+    sent = tables.groups.traffic()
+    each = host_link.Waits()
+    if host_link.used(strategy):
+        link = host_link.copies(
+            per_rank.offloaded, sent.fetch / plan.PARAMETERS_HELD, strategy, profile.framework, cluster
+        )
+        each = link.waits(forward, backward, layers.summed("weight"), splits=plan.SPLITS_BACKWARD)
+    waits = added([each.forward, each.backward])
     busy = added([forward, backward, hops[:, None], waits])
 
-    sent = tables.groups.traffic()
-    dp = data_parallel.exposed(sent, forward, backward, m, profile, work.options)
+    # While a pass waits for the host link, the network goes on.
+    hiders = added([forward, each.forward]), added([backward, each.backward])
+    dp = data_parallel.exposed(sent, *hiders, m, profile, work.options)
     optimizer = tables.groups.optimizer()
-    classes = _Classes(per_rank.multiplicity, n)
+    classes = Classes(per_rank.multiplicity, n)
     counting = balance.counting_forwards(strategy.moe_balance, microbatches)
     counts, counts_sent = balance.exchange(
         model, strategy, profile, tables.lines.counts, tables.where.pair, reach, m
     )
     twice = over_classes(counting) * forward if np.ndim(counting) else 0.0
-    once = added([dp, optimizer, counts, twice])
-    last = classes.largest(m * busy + once)
-    slowest = busy.max(-1)  # padding holds no layer
+    once = added([dp, optimizer, counts])
+    passes = added([m * busy, twice])
+    does = passes + once
+    last, first = classes.largest(does), classes.chosen(tables.lines.first.take(tables.where.pair))
+    sends = (np.asarray(strategy.pp) - 1.0) * hops / 2.0
 
+    def others(name: str, of_class: Any, waits: Any, sends: Any = 0.0) -> Any:
+        """A sum over the layers of all ranks but one of the class, with what they wait for the host link."""
+        if np.ndim(waits):
+            of_class, sends = of_class + waits, sends + (waits * per_rank.multiplicity).sum(-1)
+        return over_classes(tables.places.read(tables.layers.whole[name]) + sends) - of_class
+
+    back: Any = others("backward", backward, each.backward, sends)
+    fill: Any = 0.0
+    if (
+        plan.SPLITS_BACKWARD
+    ):  # a rank waits for the input parts of others and fills the time with its own weight parts
+        weight = layers.summed("weight")
+        fill = over_classes(np.asarray(strategy.pp) - 1.0) * (weight + each.weight)
+        back = back - others("weight", weight, each.weight) + fill
+    idle = plan.bubble(
+        others("forward", forward, each.forward, sends),
+        back,
+        fill,
+        over_classes(strategy.vpp),
+        over_classes(strategy.pp),
+        m,
+    )
+    paths = passes + over_classes(piped * 1.0) * idle  # not what rounding leaves
+    bubble = classes.largest(paths).of(paths) + first.of(once) - last.of(does)
+    slow_forward, slow_backward = last.of(forward), last.of(backward)
     held = layers.of(last.chosen)
 
     def own(name: str) -> Any:
-        """A sum over the slowest stage's layers, one microbatch."""
+        """A sum over the layers of the rank that does most, one microbatch."""
         return layers.over(held, name)
 
-    def others(name: str, of_slowest: Any) -> Any:
-        """The same over all other stages' layers: none without a pipeline, not what rounding leaves."""
-        return (tables.places.read(tables.layers.whole[name]) - of_slowest) * piped
-
-    sends = (np.asarray(strategy.pp) - 1.0) * hops / 2.0
-    slow_forward, slow_backward = last.of(forward), last.of(backward)
-    idle = plan.bubble(
-        others("forward", slow_forward) + sends,
-        others("backward", slow_backward) + sends,
-        others("weight", own("weight")) if plan.SPLITS_BACKWARD else 0.0,
-        np.asarray(strategy.vpp),
-        np.asarray(strategy.pp),
-        microbatches,
-    )
-    bubble = idle + microbatches * (slowest - last.of(busy))
     straggler = straggler_share(cluster, profile)
     step = {name: seconds * microbatches if np.ndim(seconds := own(name)) else 0.0 for name in _TIMES}
     messages = step["tp"] + step["cp"] + step["ep"]
-    passes = microbatches * (slow_forward + slow_backward) - messages - step["host"]
+    computed = microbatches * (slow_forward + slow_backward) - messages - step["host"]
     parts = {
-        "compute": passes + counting * slow_forward if np.ndim(counting) else passes,
+        "compute": computed + counting * slow_forward if np.ndim(counting) else computed,
         "tp": step["tp"],
         "cp": step["cp"],
         "ep": added([step["ep"], last.of(counts)]),
@@ -399,12 +421,6 @@ def hop_seconds(model: Model, work: Work, strategy: Strategy, profile: Profile, 
     )  # fmt: skip
 
 
-def host_waits(offloaded: Any, forward: Any, backward: Any, cluster: Cluster) -> tuple[Any, Any]:
-    """Seconds that a forward and a backward wait for `offloaded` bytes on the host link beside them."""
-    copied = offloaded / cluster.chip.host_bytes_s
-    return np.maximum(copied - forward, 0.0), np.maximum(copied - backward, 0.0)
-
-
 def straggler_share(cluster: Cluster, profile: Profile) -> Any:
     """Share of a step that the slowest of many chips adds."""
     return _flat_number(profile["straggler"]) * np.log2(max(cluster.n_chips / 8.0, 1.0))
@@ -413,46 +429,6 @@ def straggler_share(cluster: Cluster, profile: Profile) -> Any:
 def slow_rank_seconds(work: Work, compute: Any, host: Any, optimizer: Any) -> Any:
     """Seconds that all wait for a rank whose passes and update take `work.slowness` times as long."""
     return (work.slowness - 1.0) * (compute + host + optimizer) if work.slowness != 1.0 else 0.0
-
-
-class _Classes:
-    """Picks among the stage classes of each of n candidates; `ranks` [n, C], or [1, C] for all of them, is 0
-    where there is no such class."""
-
-    def __init__(self, ranks: Any, n: int) -> None:
-        self.shape = (n, ranks.shape[1])
-        self.padding = None if ranks.all() else ranks == 0.0
-
-    def largest(self, values: Any) -> _Choice:
-        """The class with the largest value (the first of equals); values are not negative."""
-        n, many = self.shape
-        values = np.broadcast_to(values, self.shape)
-        if self.padding is not None:
-            values = np.where(self.padding, -1.0, values)
-        best, chosen = values[:, 0], np.zeros(n, np.int64)
-        for c in range(1, many):
-            np.putmask(chosen, values[:, c] > best, c)
-            best = np.maximum(best, values[:, c])
-        return _Choice(chosen, chosen * n + np.arange(n), self.shape)
-
-
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """One class of each candidate, [n]."""
-
-    chosen: IntArray
-    at: IntArray
-    shape: tuple[int, int]
-
-    def of(self, values: Any) -> Any:
-        """The chosen class's value, [n]; a number for all stays one."""
-        if np.ndim(values) < 2:
-            return values
-        if len(values) == 1:
-            return values[0].take(self.chosen) if self.shape[1] == values.shape[1] else values[0, 0]
-        if values.shape[1] == 1:
-            return values[:, 0]
-        return values.T.ravel().take(self.at)
 
 
 def _evaluation(

@@ -96,7 +96,7 @@ def tree(
             rest = value - launch - waits - slow
             children = (
                 Term("host", launch, "s", "launch seconds beyond device seconds"),
-                Term("offload", waits, "s", "microbatches * what copies to the host and back outlast a pass"),
+                Term("offload", waits, "s", "microbatches * what copies to and from the host outlast a pass"),
                 Term(
                     "slow_rank", slow, "s", "(X - 1) * (compute + host + optimizer) of a rank X times as slow"
                 ),

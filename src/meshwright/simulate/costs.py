@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost import balance, data_parallel, schedule
+from meshwright.cost import balance, data_parallel, host_link, schedule
 from meshwright.cost.adapters import trained_share
 from meshwright.cost.flops import split_weights
 from meshwright.cost.groups import Groups, groups
+from meshwright.cost.host_link import Copies
 from meshwright.cost.rows import SUMS, LayerTable, candidates
 from meshwright.cost.stages import Layers, Stages, classes_of_ranks, over_ranks, stage_costs
 from meshwright.cost.step import (
     Shared,
     flattened,
     hop_seconds,
-    host_waits,
     numbers_over_classes,
     shared,
     size_of,
@@ -39,7 +39,7 @@ class Costs:
     """n plans of one pipeline: `pp` ranks, `vpp` chunks each, one set of words; `microbatches` [n].
 
     `chunks[name]` [stages, n]: a sum over the layers of each virtual stage in model order, one microbatch
-    (names of `rows.SUMS`); `host_forward`, `host_backward` [stages, n] wait for the host link, `hop` [n] is
+    (names of `rows.SUMS`); `waits` [4, stages, n] of the passes in `took` for the host link, `hop` [n] is
     one send. `ranks`: stage costs of each rank, [n, ranks]; `exchange`, `optimizer`, `counts` (of experts),
     `counting` (forwards run before for them) [n, ranks]: seconds once a step. `groups` as in `step`.
     """
@@ -48,8 +48,7 @@ class Costs:
     vpp: int
     microbatches: IntArray
     chunks: dict[str, Array]
-    host_forward: Array
-    host_backward: Array
+    waits: Array
     hop: Array
     ranks: Stages
     exchange: Array
@@ -61,10 +60,8 @@ class Costs:
     @property
     def took(self) -> Array:
         """Seconds of a forward, a whole backward, its input part and its weight part, [4, stages, n]."""
-        forward = self.chunks["forward"] + self.host_forward
-        weight = self.chunks["weight"]
-        backward = self.chunks["backward"] + self.host_backward
-        return np.stack([forward, backward, backward - weight, weight])
+        forward, backward, weight = (self.chunks[name] for name in ("forward", "backward", "weight"))
+        return np.stack([forward, backward, backward - weight, weight]) + self.waits
 
     @property
     def worked(self) -> Array:
@@ -125,9 +122,14 @@ def costs(
     m = np.broadcast_to(flat_work.global_batch_size / (flat.dp * flat.microbatch_size), (n,))
     at = classes_of_ranks(cut.counts, lines.counts[:, :, known.where.pair[0]])
     ranks = over_ranks(classes, at)
-    exchange = data_parallel.exposed(
-        sent.traffic(), classes.cost["forward"], classes.cost["backward"], m[:, None], by_class, work.options
-    )
+    traffic = sent.traffic()
+    spread = (n, classes.multiplicity.shape[1])
+    fetch = np.broadcast_to(traffic.fetch, spread) / plan.PARAMETERS_HELD
+    copies = host_link.copies(classes.offloaded, fetch, strategy, by_class.framework, cluster)
+    forward, backward = classes.cost["forward"], classes.cost["backward"]
+    waits = copies.waits(forward, backward, layers.summed("weight"), splits=plan.SPLITS_BACKWARD)
+    hiders = forward + waits.forward, backward + waits.backward
+    exchange = data_parallel.exposed(traffic, *hiders, m[:, None], by_class, work.options)
     counts, _ = balance.exchange(
         model, flat, by_class, lines.counts, known.where.pair, sent.spans(), m[:, None]
     )
@@ -135,16 +137,17 @@ def costs(
     chunks = _chunk_sums(cut.chunks, known.layers, n)
     offload = parse_offload(strategy.offload)
     chunks["offloaded"] = chunks["offloaded"] * np.asarray(offload.share(model.n_layers / pp))
-    waits = host_waits(chunks["offloaded"], chunks["forward"], chunks["backward"], cluster)
+    on = [rank for rank, _ in plan.route(pp, vpp, 0, 2)]  # of each virtual stage
+    copies = host_link.copies(
+        chunks["offloaded"], fetch[:, at[on]].T / vpp, strategy, by_class.framework, cluster
+    )
     hop = hop_seconds(model, flat_work, flat, by_class, sent.spans()["pp"])
-    spread = (n, classes.multiplicity.shape[1])
     return Costs(
         pp=pp,
         vpp=vpp,
         microbatches=np.rint(m).astype(np.int64),
         chunks=chunks,
-        host_forward=waits[0],
-        host_backward=waits[1],
+        waits=_waits(copies, chunks),
         hop=np.broadcast_to(np.asarray(hop, float) * (pp > 1), (n,)),
         ranks=ranks,
         exchange=np.broadcast_to(exchange, spread)[:, at],
@@ -153,6 +156,13 @@ def costs(
         counting=np.broadcast_to(counting, (n,))[:, None] * ranks.cost["forward"],
         groups=sent,
     )
+
+
+def _waits(copies: Copies, chunks: dict[str, Array]) -> Array:
+    """Seconds that each pass of `Costs.took` waits for the host link, [4, stages, n]."""
+    passes = chunks["forward"], chunks["backward"], chunks["weight"]
+    whole, cut = (copies.waits(*passes, splits=splits) for splits in (False, True))
+    return np.stack([whole.forward, whole.backward, cut.backward - cut.weight, cut.weight])
 
 
 def _chunk_sums(chunks: IntArray, table: LayerTable, n: int) -> dict[str, Array]:

@@ -205,7 +205,8 @@ def _times(
         return float(often @ found.chunks[name][:, 0])
 
     host = total("host")
-    waits = float(often @ (found.host_forward + found.host_backward)[:, 0])
+    passes = n.rank == rank
+    waits = float(found.waits[n.kind[passes], n.stage[passes], 0].sum())
     messages = {name: total(name) for name in ("tp", "cp", "ep")}
     # What passes and waits do not fill of the rank's step is its bubble, sends apart.
     bubble = idle.warm_up_s + idle.imbalance_s + idle.drain_s

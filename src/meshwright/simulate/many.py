@@ -133,11 +133,13 @@ class _Pipelines:
         for m in np.unique(self.microbatches[short]).tolist():
             these = np.flatnonzero(self.microbatches == m)
             with suppress(InputError):  # checks say why there is no such schedule
-                found[these] = self._step(m, these)
+                found[these], _ = self._step(m, these)
         rest = np.flatnonzero(~short & needs.by_microbatches(self.pp, self.microbatches))
         if len(rest):
-            near, far = self._step(few, rest), self._step(few + round_, rest)
-            found[rest] = far + (self.microbatches[rest] - few - round_) / round_ * (far - near)
+            (near, near_busy), (far, far_busy) = self._step(few, rest), self._step(few + round_, rest)
+            rounds = (self.microbatches[rest] - few - round_) / round_
+            least = (far_busy + rounds * (far_busy - near_busy)).max(0)
+            found[rest] = np.maximum(far + rounds * (far - near), least)
         return found
 
     def slowed(self) -> Array:
@@ -152,8 +154,11 @@ class _Pipelines:
         spent = own @ self.worked * self.microbatches + self.once
         return np.asarray(np.take_along_axis(spent, slowest, 0)[0])
 
-    def _step(self, microbatches: int, these: IntArray) -> Array:
-        """The same for some of the plans and so many microbatches."""
+    def _step(self, microbatches: int, these: IntArray) -> tuple[Array, Array]:
+        """The same for some of the plans and so many microbatches, and what each rank does in it, [ranks, n].
+
+        A rank that begins late may catch up for some steps; no step is shorter than what one rank does in it.
+        """
         graph = network(self.word, self.pp, self.vpp, microbatches, forwards_first=self.forwards_first)
         took, sends, after = self.took[..., these], self.sends[:, these], self.after[:, these]
         blocking = schedule.load(self.word).SENDS_BLOCK
@@ -164,7 +169,8 @@ class _Pipelines:
             step, seen, begin = np.minimum(step, done - seen), done, ends
             if _begins_and_ends_with_one(graph, ends):
                 break
-        return step
+        busy = graph.occupied(took, sends, blocking=blocking) + after
+        return np.maximum(step, busy.max(0)), busy
 
 
 def _begins_and_ends_with_one(graph: Network, ends: Array) -> bool:

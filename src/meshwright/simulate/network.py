@@ -86,6 +86,15 @@ class Network:
             np.add(start, seconds[a:b], out=ends[a:b])
         return ends
 
+    def occupied(self, took: Array, sends: Array, joined: Any = 1.0, *, blocking: bool = False) -> Array:
+        """Seconds that each rank's nodes take together, [ranks, n]: no step is shorter. Arguments as in
+        `ends`."""
+        seconds = self.seconds(took, joined)
+        if blocking:
+            seconds = seconds + self.sending(sends)
+        rank = self.rank[self.first]
+        return np.stack([seconds[rank == r].sum(0) for r in range(self.n_ranks)])
+
     def sending(self, sends: Array) -> Array:
         """How long the sends of each node's results take, one after another, [nodes, n]."""
         found = np.zeros((len(self.before) + self.n_ranks, sends.shape[-1]))

@@ -87,19 +87,20 @@ def steady(
 ) -> tuple[float, Array]:
     """(seconds from one step to the next, when each rank starts the last of `steps`).
 
-    `after_s` [ranks]: what a rank still does after its last pass, before its next step.
+    `after_s` [ranks]: what a rank still does after its last pass, before its next step. A rank that begins
+    late may catch up for some steps; no step is shorter than what one rank does in it.
     """
     took, sends = tables(durations, graph.depth)
+    after = np.zeros(graph.n_ranks) if after_s is None else after_s
+    passes = took[..., None], sends[:, None], durations.joined
     begin, done = np.zeros(graph.n_ranks), 0.0
     last = graph.last_nodes
     for _ in range(steps):
         before, seen = begin, done
-        ends = graph.ends(
-            took[..., None], sends[:, None], durations.joined, before[:, None], blocking=durations.blocking
-        )[:, 0]
-        begin = ends[last] + (0.0 if after_s is None else after_s)
+        begin = graph.ends(*passes, before[:, None], blocking=durations.blocking)[last, 0] + after
         done = float(begin.max(initial=0.0))
-    return done - seen, before
+    least = graph.occupied(*passes, blocking=durations.blocking)[:, 0] + after
+    return max(done - seen, float(least.max(initial=0.0))), before
 
 
 @lru_cache(maxsize=64)
