@@ -24,9 +24,11 @@ from meshwright.hardware.cluster import parse
 from meshwright.model.params import block_params
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.profiles.load import load
+from meshwright.profiles.records import Profile
 from meshwright.search.plan import search
 from meshwright.simulate import pipeline
 from meshwright.simulate.costs import costs
+from meshwright.simulate.exact import exact
 from meshwright.strategy import records
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import layout_of, split
@@ -121,6 +123,31 @@ def test_rank_0_of_interleaved_holds_more_than_1f1b() -> None:
         float(schedule.load(w).in_flight(0, p, n, m)) for w, n in (("1f1b", 1), ("interleaved-1f1b", v))
     )
     assert chunked / plain == pytest.approx(1 + (p - 1) / (p * v))
+
+
+@pytest.mark.parametrize("framework", ["megatron-lm@2021", "megatron-lm@2023", "megatron-zb"])
+def test_some_programs_wait_for_sends_that_could_hide(framework: str) -> None:
+    """Interleaved chunks of Megatron-LM until 2023 do unless told otherwise; its other schedules as ever."""
+    cluster = parse("8xa100")
+    profile = load(framework, cluster.chip)
+    hidden = replace(profile, framework=replace(profile.framework, waits_for_sends=()))
+    strategy = Strategy(dp=1, pp=8, vpp=4, schedule="interleaved-1f1b", zero=0)
+
+    def run(profile: Profile, *options: str) -> tuple[float, float]:
+        work = Work(4096, 32, options=frozenset(options))
+        found = evaluate(TOY, cluster, work, strategy, profile)
+        simulated = exact(TOY, cluster, work, strategy, profile).evaluation
+        assert found.step_time_s == pytest.approx(simulated.step_time_s, rel=0.05)
+        return found.time_s["pp"], simulated.time_s["pp"]
+
+    waited, beside = run(profile), run(hidden)
+    assert waited[0] == pytest.approx(beside[0] / schedule.load("interleaved-1f1b").P2P_EXPOSED)
+    assert waited[0] == pytest.approx(waited[1], rel=0.2)
+    assert waited[1] > 2 * beside[1]
+    assert run(profile, "p2p-overlap") == beside
+    assert schedule.sends_block("1f1b", hidden.framework, frozenset({"p2p-overlap"}))
+    assert not schedule.sends_block("zb-1p", profile.framework, frozenset())
+    assert schedule.sends_block("zb-1p", profile.framework, frozenset({"no-overlap"}))
 
 
 def test_closed_forms_broadcast() -> None:

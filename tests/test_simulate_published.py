@@ -51,13 +51,13 @@ def percent_over(value: float, base: float) -> float:
 def test_gains_over_1f1b(word: str, m: int) -> None:
     """Tokens a second, in percent over 1F1B with as many microbatches.
 
-    Interleaved runs of 24 and 32 microbatches gain 6.5 and 5.9 points less than simulated, so the bound is
-    not reached for them: programs of 2023 wait for each send unless told to overlap it; here all are hidden.
+    The interleaved run of 24 microbatches gains 5.4 points less than simulated, so the bound is not reached
+    for it.
     """
     here, plain = runs()[word, m], runs()["1f1b", m]
     measured = percent_over(here.tokens_per_s_per_chip or 0, plain.tokens_per_s_per_chip or 1)
     step = [simulated(run).evaluation.step_time_s for run in (here, plain)]
-    slack = 7.0 if word == "interleaved-1f1b" and m < 64 else POINTS
+    slack = 5.5 if (word, m) == ("interleaved-1f1b", 24) else POINTS
     assert percent_over(1 / step[0], 1 / step[1]) == pytest.approx(measured, abs=slack)
 
 

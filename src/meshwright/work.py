@@ -17,6 +17,7 @@ PRECISIONS: tuple[Precision, ...] = ("fp16", "bf16", "fp8", "mxfp8", "nvfp4")
 # Framework switches that move a time or a peak, and what each does.
 EFFECTS: dict[str, str] = {
     "no-overlap": "nothing hides behind compute",
+    "p2p-overlap": "sends of a pipeline run beside its passes, where the framework would wait",
     "ep-overlap": "expert traffic runs beside another microbatch's compute",
     "cuda-graphs-full": "the whole step is captured: no launches, fused experts",
     "cuda-graphs-partial": "half of the kernels are captured",

@@ -319,7 +319,9 @@ def _times(
     m = microbatches[:, None]
     hop = hop_seconds(model, work, strategy, profile, reach["pp"])
     piped = np.asarray(strategy.pp) > 1
-    hops = np.broadcast_to(hop * (piped * 2.0 * strategy.vpp * plan.P2P_EXPOSED), (n,))
+    waited = schedule.sends_block(strategy.schedule, profile.framework, work.options)
+    shown = 1.0 if waited else plan.P2P_EXPOSED
+    hops = np.broadcast_to(hop * (piped * 2.0 * strategy.vpp * shown), (n,))
     sent = tables.groups.traffic()
     each = host_link.Waits()
     if host_link.used(strategy):

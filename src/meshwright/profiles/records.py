@@ -73,6 +73,8 @@ class Framework:
     keeps_quantised_inputs: bool = False  # products with quantised weights keep their inputs, frozen or not
     fragments: float = 0.05  # of what comes and goes, what the allocator cannot use again even when it must
     schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b")  # that its pipeline runs unless told otherwise
+    # Schedules whose ranks wait for each send, though the order of passes would let it run beside them.
+    waits_for_sends: tuple[str, ...] = ()
     adapter_bytes: float = 2.0  # what an adapter keeps of each element of its input (copies, dropout)
 
 

@@ -40,8 +40,9 @@ class Costs:
 
     `chunks[name]` [stages, n]: a sum over the layers of each virtual stage in model order, one microbatch
     (names of `rows.SUMS`); `waits` [4, stages, n] of the passes in `took` for the host link, `hop` [n] is
-    one send. `ranks`: stage costs of each rank, [n, ranks]; `exchange`, `optimizer`, `counts` (of experts),
-    `counting` (forwards run before for them) [n, ranks]: seconds once a step. `groups` as in `step`.
+    one send, which is waited for where `blocking`. `ranks`: stage costs of each rank, [n, ranks];
+    `exchange`, `optimizer`, `counts` (of experts), `counting` (forwards run before for them) [n, ranks]:
+    seconds once a step. `groups` as in `step`.
     """
 
     pp: int
@@ -50,6 +51,7 @@ class Costs:
     chunks: dict[str, Array]
     waits: Array
     hop: Array
+    blocking: bool
     ranks: Stages
     exchange: Array
     optimizer: Array
@@ -149,6 +151,7 @@ def costs(
         chunks=chunks,
         waits=_waits(copies, chunks),
         hop=np.broadcast_to(np.asarray(hop, float) * (pp > 1), (n,)),
+        blocking=schedule.sends_block(strategy.schedule, profile.framework, work.options),
         ranks=ranks,
         exchange=np.broadcast_to(exchange, spread)[:, at],
         optimizer=np.broadcast_to(sent.optimizer(), spread)[:, at],

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright import units
-from meshwright.cost import memory, schedule
+from meshwright.cost import memory
 from meshwright.cost.balance import HOLDS_ALL
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.memory_by_stage import told
@@ -120,7 +120,7 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
         backward_weight=found.took[3, :, 0],
         send=found.sends[:-1, 0],
         held=found.held[:, 0],
-        blocking=schedule.load(strategy.schedule).SENDS_BLOCK,
+        blocking=found.blocking,
     )
     after = found.after[:, 0]
     timeline = ran(graph, spent)

@@ -117,6 +117,7 @@ class _Pipelines:
 
     def __init__(self, word: str, forwards_first: bool, pp: int, vpp: int, parts: Sequence[Costs]) -> None:
         self.word, self.forwards_first, self.pp, self.vpp = word, forwards_first, pp, vpp
+        self.blocking = parts[0].blocking
         self.took = np.concatenate([x.took for x in parts], axis=-1)
         self.sends = np.concatenate([x.sends for x in parts], axis=-1)
         self.after = np.concatenate([x.after for x in parts], axis=-1)
@@ -161,15 +162,14 @@ class _Pipelines:
         """
         graph = network(self.word, self.pp, self.vpp, microbatches, forwards_first=self.forwards_first)
         took, sends, after = self.took[..., these], self.sends[:, these], self.after[:, these]
-        blocking = schedule.load(self.word).SENDS_BLOCK
         begin, seen, step = np.zeros_like(after), np.zeros(len(these)), np.full(len(these), np.inf)
         for _ in range(_STEPS):
-            ends = graph.ends(took, sends, 1.0, begin, blocking=blocking)[graph.last_nodes] + after
+            ends = graph.ends(took, sends, 1.0, begin, blocking=self.blocking)[graph.last_nodes] + after
             done = ends.max(0)
             step, seen, begin = np.minimum(step, done - seen), done, ends
             if _begins_and_ends_with_one(graph, ends):
                 break
-        busy = graph.occupied(took, sends, blocking=blocking) + after
+        busy = graph.occupied(took, sends, blocking=self.blocking) + after
         return np.maximum(step, busy.max(0)), busy
 
 

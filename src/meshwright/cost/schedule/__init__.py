@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 
 from meshwright.cost.schedule.actions import Needs, Order, Route
 from meshwright.errors import Diagnostic, InputError
+from meshwright.profiles.records import Framework
 
 _PREFIX = "the_"
 
@@ -34,7 +35,7 @@ class Schedule(InFlight, Protocol):
     does not exist for these numbers. `route(pp, vpp, microbatch, microbatches)`: the (rank, chunk) pairs
     that a microbatch runs through.
     `P2P_EXPOSED`: share of each send that stands in the way of compute. `SENDS_BLOCK`: a rank sends before it
-    goes on, and is not free beside it. `PARAMETERS_HELD`: stages' worth of
+    goes on, and is not free beside it (see `sends_block`). `PARAMETERS_HELD`: stages' worth of
     parameters that each rank holds. `JOINED`: forwards run beside backwards of another microbatch, whose
     expert traffic they hide. `SPLITS_BACKWARD`: weight gradients are passes of their own; others' `bubble`
     does not look at `weight`. `NEEDS`: what it asks of pp, vpp and the microbatches.
@@ -60,6 +61,13 @@ def names() -> tuple[str, ...]:
     """Every schedule there is a file for."""
     files = (m.name for m in iter_modules(__path__) if m.name.startswith(_PREFIX))
     return tuple(name.removeprefix(_PREFIX).replace("_", "-") for name in files)
+
+
+def sends_block(word: str, habits: Framework, options: frozenset[str]) -> bool:
+    """Whether a rank sends before it goes on: because the schedule says so, or because the program waits for
+    sends that the schedule `word` could hide."""
+    waits = word in habits.waits_for_sends and "p2p-overlap" not in options
+    return load(word).SENDS_BLOCK or waits or "no-overlap" in options
 
 
 @cache
