@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup plan test browser chromium lint docs accuracy experts hybrids guide bandwidth clean
+.PHONY: help setup plan test browser chromium lint docs accuracy experts hybrids guide bandwidth acceptance tenth clean
 
 help:  ## list the targets
-	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
 
 $(BIN)/python:
 	@command -v $(PYTHON) >/dev/null 2>&1 || { \
@@ -69,6 +69,12 @@ guide: $(VENV)/.dev  ## search the jobs of the golden rule, fit its tree and wri
 
 bandwidth: $(VENV)/.dev  ## search along bandwidths and write docs/bandwidth-buys-simplicity.md (minutes)
 	$(BIN)/python docs/bandwidth.py
+
+acceptance: $(VENV)/.dev  ## see every count that is promised at full size and write docs/acceptance.md (many minutes)
+	$(BIN)/python docs/acceptance.py
+
+tenth: $(VENV)/.dev  ## see a tenth of what make acceptance sees
+	$(BIN)/python docs/acceptance.py --share 0.1
 
 clean:  ## remove the environment and every cache
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -1,12 +1,12 @@
 """Evaluations of random legal DeepSeek-V3 strategies a second, given as arrays, on one core.
 
-    python benchmarks/evaluate.py [COUNT]
+    python benchmarks/evaluate.py [COUNT [COMPARED]]
 
 Degrees, microbatch sizes and sharding groups are drawn at random on 2048 H800 and kept where every rule
 allows them; words (schedule, recompute, ZeRO, sequence parallelism, context exchange) are looped over. What
 is timed is `cost.step.evaluate` alone: step time with all its parts and peak memory with all its categories.
-Each array is evaluated three times and the quickest counts. 1,000 of the strategies are evaluated again one
-at a time and must agree to 1e-9.
+Each array is evaluated three times and the quickest counts. COMPARED of the strategies (1,000) are evaluated
+again one at a time and must agree to 1e-9.
 """
 
 from __future__ import annotations
@@ -46,7 +46,6 @@ WORDS = [
      "cp_method": "ring"},
 ]  # fmt: skip
 REPEATS = 3  # of each array, of which the quickest counts: others may use the machine
-COMPARED = 1000
 
 
 def drawn(words: dict[str, Any], n: int, rng: np.random.Generator) -> Strategy:
@@ -90,7 +89,7 @@ def difference(one: Evaluation, many: Evaluation, i: int) -> float:
     return max(abs(a - b) / max(abs(a), 1e-6 * (peak if abs(a) > 1e6 else step)) for a, b in pairs)
 
 
-def main(count: int) -> dict[str, Any]:
+def main(count: int = 2_000_000, compare: int = 1000) -> dict[str, Any]:
     """Draw, time and compare."""
     rng = np.random.default_rng(0)
     each = count // len(WORDS)
@@ -105,7 +104,7 @@ def main(count: int) -> dict[str, Any]:
             seconds.append(process_time() - began)
         busy += min(seconds)
         fitting += int(np.count_nonzero(found.fits))
-        for i in rng.choice(each, -(-COMPARED // len(WORDS)), replace=False):
+        for i in rng.choice(each, -(-compare // len(WORDS)), replace=False):
             alone = evaluate(MODEL, CLUSTER, WORK, strategy.at(int(i)), PROFILE)
             worst = max(worst, difference(alone, found, int(i)))
             compared += 1
@@ -122,6 +121,6 @@ def main(count: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    result = main(int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000)
+    result = main(*map(int, sys.argv[1:3]))
     print(json.dumps(result, indent=2))
     sys.exit(0 if result["agree_to_1e-9"] else 1)

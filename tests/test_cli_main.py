@@ -133,7 +133,7 @@ def test_interruption_is_130(boom, capsys: pytest.CaptureFixture[str]) -> None: 
     assert capsys.readouterr().err == "interrupted\n"
 
 
-def test_a_signal_interrupts_a_search() -> None:
+def test_a_signal_interrupts_a_search(moment: int) -> None:
     command = [sys.executable, "-m", "meshwright", "plan", "deepseek-v3", "--on", "16384xh100"]
     process = subprocess.Popen(
         [*command, "--seq-len", "8k", "--tokens-per-step", "384M", "--placement", "any"],  # minutes of work
@@ -141,7 +141,7 @@ def test_a_signal_interrupts_a_search() -> None:
         stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a parent may ignore it
     )
-    time.sleep(2.0)
+    time.sleep(2.0 + 0.1 * moment)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -60,6 +60,7 @@ def _in_processes(
     finally:
         for worker in workers:
             worker.terminate()
+            worker.join()
     return found
 
 

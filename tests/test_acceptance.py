@@ -1,0 +1,92 @@
+"""The page of acceptance: every item stands there at full size and holds; counts come from options."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("acceptance", ROOT / "docs" / "acceptance.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["acceptance"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+acceptance = _script()
+PAGE = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
+ROWS = {cells[0]: cells[1:] for line in PAGE.splitlines()
+        if line.startswith("| ") and len(cells := line.strip("| ").split(" | ")) == 6}  # fmt: skip
+
+
+def first_number(text: str) -> int:
+    """The number that a cell begins with."""
+    return int(text.split()[0].replace(",", ""))
+
+
+def test_every_item_holds_at_full_size() -> None:
+    assert re.search(
+        r"^Commit [0-9a-f]{7,}, \d{4}-\d\d-\d\d, \d+ cores of .*, [\d.]+ GiB, Python", PAGE, re.MULTILINE
+    )
+    for item in acceptance.ITEMS:
+        promise, _, holds, _, _ = ROWS[item.name]
+        assert promise == item.promise
+        assert holds == "yes", item.name
+    count = {
+        name: first_number(cells[1])
+        for name, cells in ROWS.items()
+        if name in {i.name for i in acceptance.ITEMS}
+    }
+    assert count["evaluations"] >= acceptance.EVALUATIONS
+    assert count["sweep"] >= acceptance.POINTS
+    assert count["stage times"] >= 200
+    assert count["properties"] >= 10_000
+    assert count["odd inputs"] >= 5_000
+    assert count["interrupts"] >= acceptance.INTERRUPTS
+    assert count["layouts"] == 10
+
+
+def test_what_the_items_run_is_there() -> None:
+    for name in (*acceptance.PROPERTIES, *acceptance.ODD_INPUTS):
+        text = (ROOT / "tests" / f"test_{name}.py").read_text(encoding="utf-8")
+        assert "@given" in text, name
+
+
+def test_an_item_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = acceptance.Item("a", "b", lambda share: acceptance.Result(share == 1.0, "1 thing", "none"))
+    told: list[bool] = []
+    shown = list(acceptance.lines([bad], 0.5, told))
+    assert told == [False]
+    assert "**no**" in shown[-1]
+
+
+COUNTED = """
+from hypothesis import given, settings, strategies as st
+seen = []
+@settings(max_examples=3)
+@given(st.integers())
+def test_drawn(n): seen.append(n)
+def test_at(moment): pass
+def test_after(): assert len(seen) == 17
+"""
+
+
+def test_counts_come_from_options(tmp_path: Path) -> None:
+    conftest = (ROOT / "tests" / "conftest.py").read_text(encoding="utf-8")
+    (tmp_path / "conftest.py").write_text(conftest, encoding="utf-8")
+    (tmp_path / "test_counted.py").write_text(COUNTED, encoding="utf-8")
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    asked = ["--examples=17", "--interrupts=4", str(tmp_path)]
+    done = subprocess.run([*command, *asked], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "6 passed" in done.stdout
