@@ -61,7 +61,7 @@ def gathered_bytes(
         at_once = 2.0 * ends + (width + 2.0 * sent) * layer
     else:
         at_once = (2.0 * width + 2.0 * sent) * stages.largest
-    stays = (width + habits.grad_sent_bytes * sent) * whole
+    stays = stays_whole(model, strategy, profile, whole)
     most = width * whole
     if habits.keeps_gathered:
         wide = 4.0 if habits.upcasts_sharded else habits.weight_bytes
@@ -69,6 +69,14 @@ def gathered_bytes(
         at_once = most = width * whole + (2.0 * (wide > 2.0) + copied) * shard
     summed = unscattered * habits.grad_sent_bytes * sent * whole
     return (1.0 - alone) * np.where(pipelined, stays, np.minimum(at_once, most) + summed)
+
+
+def stays_whole(model: Model, strategy: Strategy, profile: Profile, parameters: Any) -> Any:
+    """Bytes of the weights and gradients of a stage with so many `parameters` that ZeRO-3 holds whole under a
+    pipeline, from microbatch to microbatch."""
+    finetune = parse_finetune(strategy.finetune)
+    sent = 0.0 if finetune.frozen else 1.0
+    return (frozen_bytes(model, finetune, 2.0) + profile.framework.grad_sent_bytes * sent) * parameters
 
 
 def _largest(counts: list[Any]) -> Any:

@@ -10,10 +10,13 @@ import numpy.typing as npt
 
 from meshwright.cost.adapters import state_widths
 from meshwright.cost.distinct import Candidates
+from meshwright.cost.gathered import stays_whole
 from meshwright.cost.memory import context_bytes, microbatches_in_flight
+from meshwright.cost.ops import stream_seconds
 from meshwright.cost.rows import LayerTable, layer_table
 from meshwright.cost.schedule import load as load_schedule
 from meshwright.cost.stages import Layers, Stages
+from meshwright.cost.states import host_step_seconds, update_bytes
 from meshwright.cost.step import Shared
 from meshwright.hardware.records import Cluster
 from meshwright.model.params import block_params, embedding_params, head_params
@@ -65,14 +68,19 @@ def memory_floor(request: Request, parameters: Held, strategy: Strategy) -> Any:
     """Bytes that the fullest rank holds at least; broadcasts over degrees.
 
     Weights, gradients and optimizer state of an average stage (the fullest is no lighter), each divided by
-    all that ZeRO may divide it by, and the process's own context. Experts are divided by their whole
-    data-parallel group, whatever the sharding group. Activations are left out.
+    all that ZeRO may divide it by, or what ZeRO-3 holds whole under a pipeline, and the process's own
+    context. Experts are divided by their whole data-parallel group, whatever the sharding group. Activations
+    are left out.
     """
     s = strategy
     stages = np.asarray(s.pp, float)
     dense = (parameters.sharded / np.asarray(s.tp) + parameters.replicated) / stages
     expert = parameters.expert / (np.asarray(s.ep, float) * s.etp * stages)
     states = _states(request, strategy, dense, expert, 1.0, 0)
+    if s.zero == 3:
+        kept = float(request.profile.framework.keeps_grads)
+        within = _states(request, strategy, dense, expert, kept, 0) + _gathered(request, s, dense + expert, 0)
+        states = np.maximum(states, within)
     return states + context_bytes(request.profile.framework, request.cluster)
 
 
@@ -82,19 +90,32 @@ def _states(request: Request, strategy: Strategy, dense: Any, expert: Any, grads
     s = strategy
     width = state_widths(request.model, request.profile, s, request.work.options)
 
-    def wide(value: Any) -> Any:
-        value = np.asarray(value, float)
-        return value.reshape(value.shape + (1,) * classes) if value.ndim else value
+    dp, cp, tp, ep, etp, group, pp = (
+        _wide(x, classes) for x in (s.dp, s.cp, s.tp, s.ep, s.etp, s.zero_group, s.pp)
+    )
+    spread = np.maximum(dp * cp * tp / (ep * etp), 1.0)
+    whole = dense + expert
+    sharded = whole if s.zero == 0 else dense / group + expert / spread
+    weights = sharded if s.zero == 3 else whole
+    # Under a pipeline gradients add up over microbatches in whole buffers.
+    summed = np.where(pp > 1, whole, sharded) if s.zero == 2 else weights
+    return width.weight * weights + grads * width.grad * summed + width.optimizer * sharded
 
-    spread = np.maximum(wide(s.dp) * wide(s.cp) * wide(s.tp) / (wide(s.ep) * wide(s.etp)), 1.0)
-    group = wide(s.zero_group)
 
-    def part(width: float, from_stage: int) -> Any:
-        if s.zero >= from_stage:
-            return width * (dense / group + expert / spread)
-        return width * (dense + expert)
+def _gathered(request: Request, strategy: Strategy, parameters: Any, classes: int) -> Any:
+    """Bytes that a rank of a stage with such parameters holds gathered at least."""
+    s, habits = strategy, request.profile.framework
+    if s.zero < 3:
+        return 0.0
+    alone = (_wide(s.zero_group, classes) <= 1.0) & (habits.weight_bytes <= 2.0)
+    stays = stays_whole(request.model, s, request.profile, parameters)
+    return (_wide(s.pp, classes) > 1) * (1.0 - alone) * (1.0 + habits.fragments) * stays
 
-    return part(width.weight, 3) + grads * part(width.grad, 2) + part(width.optimizer, 1)
+
+def _wide(value: Any, classes: int) -> Any:
+    """A degree with so many axes more."""
+    value = np.asarray(value, float)
+    return value.reshape(value.shape + (1,) * classes) if value.ndim else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +136,14 @@ class StageBytes:
         """Bytes that the fullest rank holds at least, [n]: the states of `memory_floor` by the stages' own
         parameters, with what the microbatches in flight keep when backward begins.
 
-        Left out: working sets, logits, what is gathered. Gradients that each backward makes anew may not be
-        there yet; what is offloaded, or kept by adapters, is not counted.
+        Left out: working sets, logits, what is gathered without a pipeline. Gradients that each backward
+        makes anew may not be there yet; what is offloaded, or kept by adapters, is not counted.
         """
         s, habits = strategy, request.profile.framework
         plan = load_schedule(s.schedule)
-        held = plan.PARAMETERS_HELD
+        held, whole = plan.PARAMETERS_HELD, self.dense + self.expert
         states = _states(request, s, held * self.dense, held * self.expert, float(habits.keeps_grads), 1)
-        states = states + context_bytes(habits, request.cluster)
+        states = states + context_bytes(habits, request.cluster) + _gathered(request, s, held * whole, 1)
         if not parse_offload(s.offload).any and not parse_finetune(s.finetune).frozen:
             microbatches = request.work.global_batch_size / (np.asarray(s.dp, float) * s.microbatch_size)
             ranks = Stages(self.dense, self.expert, fullest_rank=self.rank)
@@ -140,6 +161,13 @@ def stage_bytes(known: Shared) -> StageBytes:
         saved=Layers(lines, where, table, table.grid.places).summed("saved"),
         rank=lines.fullest_rank.take(where.pair, axis=1).T,
     )
+
+
+def offload_is_slower(request: Request, strategy: Strategy) -> bool:
+    """Whether states on the host make a step longer than the same on the chip, for every layout."""
+    framework, chip, options = request.profile.framework, request.cluster.chip, request.work.options
+    here = stream_seconds(update_bytes(framework, strategy, options), chip, request.profile)
+    return bool(np.all(host_step_seconds(framework, strategy, options, chip) >= here))
 
 
 def time_floor(busy_s: Any, work: Work, strategy: Strategy) -> Any:

@@ -34,7 +34,9 @@ from meshwright.search.legal import REASONS, Rows, joined, legal, rows
 from meshwright.search.necessity import TECHNIQUES, does_without
 from meshwright.search.pool import Times
 from meshwright.search.ranking import Candidate, Shortlist, axes_used, fastest_of_each
+from meshwright.search.savings import NO_NEED, Chosen, Spared
 from meshwright.search.space import IntArray, Mask, Space, Words
+from meshwright.strategy.recompute import in_order
 from meshwright.strategy.records import Strategy
 
 FloatArray = npt.NDArray[np.float64]
@@ -98,7 +100,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One (ZeRO, group): its words, group size of each block, and which (block, vpp) it spells [b, v]."""
+    """One (ZeRO, group, offload): words, group size of each block, and the (block, vpp) it spells [b, v]."""
 
     words: Words
     groups: IntArray
@@ -171,8 +173,7 @@ def scans(
         Limits(held(r.model), _flops(r, space), techniques, slack, kind, keep) for r, _, techniques in asked
     ]
     every = list(space.layer_words())
-    for i, (constant, sp, cp_method) in enumerate(every):
-        words = Words("", sp, cp_method, 0, 1, "none", constant)
+    for i, words in enumerate(every):
         families = list(_families(asked[0][0], space, words, found[0]))
         for (request, _, _), into, limit in zip(asked, found, limits):
             if families:
@@ -188,9 +189,7 @@ def _families(request: Request, space: Space, words: Words, found: Scan) -> Iter
     """The legal strategies under each schedule; counts what rules forbid."""
     many = len(space.words["recompute"])
     for schedule in space.words["schedule"]:
-        of_family = [
-            replace(words, schedule=schedule, zero=zero, group=group) for zero, group in space.shards()
-        ]
+        of_family = [replace(shard, schedule=schedule) for shard in space.shards(words)]
         allowed = legal(request, space, of_family[0])
         shards = []
         for w in of_family:
@@ -323,7 +322,7 @@ class Bars:
 
 def _bars(found: Scan, space: Space, family: Family, limits: Limits) -> Bars:
     """`_threshold` on the axes, for the words that do without most."""
-    words = replace(family.words, recompute="none", zero=min(zero for zero, _ in space.shards()))
+    words = replace(family.words, recompute="none", zero=min(space.words["zero"]))
     outer = {name: np.broadcast_to(x[:, None], space.has_vpp.shape) for name, x in space.blocks.items()}
     outer["vpp"] = np.broadcast_to(space.vpp, space.has_vpp.shape)
     many = {"ep": 2, "etp": 2}  # stands for any rank count above 1
@@ -360,6 +359,7 @@ def _scan_round(
     for mine in chosen:
         kept[mine.rows] = True
     union, at = np.flatnonzero(kept), np.cumsum(kept) - 1  # rows of the tables, and each row's place there
+    spared = Spared()
     tables: dict[bool, Shared] = {}
     known: list[Shared] = []
     for mine in chosen:
@@ -370,16 +370,18 @@ def _scan_round(
         strategy = _strategies(space, mine.words, degrees, mine.rows, mine.groups)
         own = tables[mine.hides].cut(at[mine.rows])
         known.append(own.exchanging(r.model, r.cluster, r.work, strategy, r.profile))
-    for recompute in space.words["recompute"] if chosen else ():
+    for recompute in in_order(space.words["recompute"]) if chosen else ():
         word = replace(every, recompute=recompute)
         layers = {hides: table.prices.table(word) for hides, table in tables.items()}
         seconds = {hides: np.broadcast_to(seconds_of(x), union.shape) for hides, x in layers.items()}
         for mine, own in zip(chosen, known):
             words, where = replace(mine.words, recompute=recompute), at[mine.rows]
+            needed = spared.left(r, mine, recompute)
             floor = times[mine.rows] * seconds[mine.hides][where]
             strategy = _strategies(space, words, degrees, mine.rows, mine.groups)
-            fast = np.flatnonzero(floor <= _threshold(found, strategy, limits))
-            found.bounded[NO_TIME] += len(floor) - len(fast)
+            fast = np.flatnonzero(needed & (floor <= _threshold(found, strategy, limits)))
+            found.bounded[NO_NEED] += int((~needed).sum())
+            found.bounded[NO_TIME] += int(needed.sum()) - len(fast)
             if not len(fast):
                 continue
             strategy, tabled = (
@@ -392,17 +394,9 @@ def _scan_round(
                 rest = np.flatnonzero(~hopeless)
                 strategy, tabled = strategy.take(rest), tabled.cut(rest)
                 evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile, known=tabled)
-                _absorb(found, strategy, evaluation, limits)
-
-
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Rows of a round under one ZeRO word, each with the size of its sharding group."""
-
-    words: Words
-    rows: IntArray
-    groups: IntArray
-    hides: bool  # whether the schedule hides expert traffic
+                fits = _absorb(found, strategy, evaluation, limits)
+                if limits.keep is None:  # a pool is asked again where less fits
+                    spared.fit(mine, recompute, fast[rest[fits]])
 
 
 def _that_may_fit(
@@ -421,11 +415,12 @@ def _that_may_fit(
     for family, part in zip(families, parts):
         own = np.arange(start, start + len(part))
         start += len(part)
-        for _, of_zero in groupby(family.shards, lambda shard: shard.words.zero):
-            shards = list(of_zero)
+        for _, alike in groupby(family.shards, lambda shard: (shard.words.zero, shard.words.offload)):
+            shards = list(alike)
             rows_of = [own[shard.spelled[some.block[own], some.vpp[own]]] for shard in shards]
             mine = np.concatenate(rows_of)
             groups = np.concatenate([x.groups[some.block[its]] for x, its in zip(shards, rows_of)])
+            places = np.arange(len(mine))
             words = replace(shards[0].words, recompute=recomputes[0])
             strategy = _strategies(space, words, degrees, mine, groups)
             bytes_floor = np.broadcast_to(memory_floor(request, limits.parameters, strategy), mine.shape)
@@ -433,7 +428,7 @@ def _that_may_fit(
             found.bounded[NO_MEMORY] += int(hopeless.sum()) * len(recomputes)
             if not hopeless.all():
                 hides = load_schedule(words.schedule).JOINED
-                yield Chosen(words, mine[~hopeless], groups[~hopeless], hides)
+                yield Chosen(words, mine[~hopeless], groups[~hopeless], hides, places[~hopeless], len(places))
 
 
 def _hopeless(found: Scan, bytes_floor: FloatArray) -> Mask:
@@ -467,20 +462,20 @@ def _threshold(found: Scan, strategy: Strategy, limits: Limits) -> FloatArray:
     return limit
 
 
-def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Limits) -> None:
-    """Take a round's best plans, and its best without each technique, into what was found."""
+def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Limits) -> Mask:
+    """Take a round's best plans, and its best without each technique, into what was found; which fit."""
     shape = np.shape(strategy.dp)
     time = np.broadcast_to(np.asarray(evaluation.step_time_s, float), shape)
     peak = np.broadcast_to(np.asarray(evaluation.peak_bytes, float), shape)
     found.searched += len(time)
-    fits = peak <= evaluation.capacity_bytes
+    fits: Mask = peak <= evaluation.capacity_bytes
     found.feasible += int(fits.sum())
     found.rejected[UNFIT] += int((~fits).sum())
     if not fits.any():
         least = int(peak.argmin())
         if found.nearest is None or peak[least] < found.nearest.peak_bytes:
             found.nearest = Candidate(strategy.at(least), float(time[least]), float(peak[least]))
-        return
+        return fits
     timed = np.where(fits, time, np.inf)
 
     @cache
@@ -503,3 +498,4 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
             found.pool.clear()
         elif within.any():
             found.pool.append((strategy.take(within), Times(time[within], peak[within])))
+    return fits

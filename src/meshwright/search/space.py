@@ -24,6 +24,7 @@ from meshwright.profiles.records import Profile
 from meshwright.search.derive import group_size
 from meshwright.search.given import Between, read_choices
 from meshwright.search.words import chosen, left, unpiped
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import AXES
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import most_virtual_stages
@@ -35,12 +36,12 @@ Mask = npt.NDArray[np.bool_]
 CONSTANT_FIELDS = (
     "finetune",
     "optimizer",
-    "offload",
     "dispatcher",
     "moe_balance",
     "placement",
     "layers_per_stage",
 )
+WORD_FIELDS = ("sp", "cp_method", "zero", "offload", "schedule", "recompute")
 DEGREE_FIELDS = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatch_size")
 
 # All divisors up to here are tried as microbatch sizes, powers of two beyond. Matrix products are full at a
@@ -60,6 +61,7 @@ class Words:
     cp_method: str
     zero: int
     group: int | str
+    offload: str
     recompute: str
     constant: tuple[tuple[str, Any], ...]
 
@@ -104,16 +106,26 @@ class Space:
         shown = {name: tuple(_shown(v) for v in values) for name, values in self.words.items()}
         return numbers | shown
 
-    def layer_words(self) -> Iterator[tuple[tuple[tuple[str, Any], ...], bool, str]]:
-        """Every (constant words, sp, cp_method): with the recompute word, all that layers look at."""
+    def layer_words(self) -> Iterator[Words]:
+        """Words that layers look at, the recompute word apart, under the first of the others."""
         w = self.words
         constants = [tuple(zip(CONSTANT_FIELDS, v)) for v in product(*(w[f] for f in CONSTANT_FIELDS))]
-        return product(constants, w["sp"], w["cp_method"])
+        offloads = {parse_offload(word).of_layers: word for word in reversed(w["offload"])}
+        first = [word for word in w["offload"] if word in offloads.values()]
+        for constant, offload, sp, cp_method in product(constants, first, w["sp"], w["cp_method"]):
+            yield Words("", sp, cp_method, 0, 1, offload, w["recompute"][0], constant)
 
-    def shards(self) -> list[tuple[int, int | str]]:
-        """Every (zero, group). ZeRO-0 shards nothing, so it has one group."""
-        w = self.words
-        return [(zero, g) for zero in w["zero"] for g in (w["zero_group"] if zero else w["zero_group"][:1])]
+    def shards(self, words: Words) -> list[Words]:
+        """`words` with every (zero, group) and every offload word under which layers are what they are under
+        its own. ZeRO-0 shards nothing, so it has one group."""
+        w, layers = self.words, parse_offload(words.offload).of_layers
+        return [
+            replace(words, zero=zero, group=group, offload=offload)
+            for zero in w["zero"]
+            for offload in sorted(w["offload"], key=lambda word: word != "none")
+            if parse_offload(offload).of_layers == layers
+            for group in (w["zero_group"] if zero else w["zero_group"][:1])
+        ]
 
     def spelled(self, words: Words) -> Mask:
         """Which (block, vpp) are spelled with `words`, [b, v]: where a word changes nothing, only its first
@@ -161,7 +173,7 @@ class Space:
     def strategy(self, words: Words, degrees: Mapping[str, Any], groups: Any) -> Strategy:
         """The strategies of some `degrees` under `words`."""
         values = dict(degrees) | dict(words.constant)
-        values |= {f: getattr(words, f) for f in ("sp", "cp_method", "zero", "schedule", "recompute")}
+        values |= {f: getattr(words, f) for f in WORD_FIELDS}
         return Strategy(zero_group=groups, **values)
 
 

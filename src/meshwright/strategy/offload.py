@@ -40,6 +40,11 @@ class Offload:
             return 1.0
         return np.minimum(1.0, self.layers / np.maximum(np.asarray(layers_on_stage, float), 1.0))
 
+    @property
+    def of_layers(self) -> tuple[bool, frozenset[str] | None, int]:
+        """What layers look at; words that differ only in the states they send to the host share it."""
+        return self.any, self.operations, self.layers
+
     def takes(self, operation: str) -> bool:
         """Whether what the operation of that name keeps goes to the host."""
         return self.any and (self.operations is None or operation in self.operations)

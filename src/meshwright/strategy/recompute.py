@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -40,6 +41,18 @@ class Recompute:
     def is_full(self) -> bool:
         """Whether all layers are recomputed whole."""
         return self.every == 1
+
+    def redoes(self, other: Recompute) -> bool:
+        """Whether it computes again everything that `other` does.
+
+        >>> parse("selective:norm+moe").redoes(parse("selective:moe_act"))
+        True
+        """
+        if self.is_full or self == other:
+            return True
+        within = self.modules | ({"moe_act"} if "moe" in self.modules else set())
+        plain = not (other.every or other.layers or other.products or other.unresolved)
+        return plain and other.modules <= within
 
     def full_share(self, layers_on_stage: Any) -> Any:
         """Share of a stage's layers that is recomputed whole; broadcasts over `layers_on_stage`."""
@@ -86,6 +99,16 @@ def parse(word: str) -> Recompute:
     hint = did_you_mean(head, tuple(w.partition(":")[0] for w in WORDS))
     hint = hint or "write selective:core_attn for one module"
     raise _fault(word, f"the words are {', '.join(WORDS)}", hint)
+
+
+def in_order(words: Iterable[str]) -> list[str]:
+    """The words, one that computes more again after all whose work it includes.
+
+    >>> in_order(["full", "selective:norm", "none"])
+    ['none', 'selective:norm', 'full']
+    """
+    many = list(words)
+    return sorted(many, key=lambda word: sum(parse(word).redoes(parse(other)) for other in many))
 
 
 def spell(modules: frozenset[str] | set[str]) -> str:

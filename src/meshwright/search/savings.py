@@ -1,0 +1,59 @@
+"""What saves memory and costs time is tried where memory is short: rows that fit without it need no more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from meshwright.search.bounds import Request, offload_is_slower
+from meshwright.search.space import IntArray, Mask, Words
+from meshwright.strategy.recompute import Recompute
+from meshwright.strategy.recompute import parse as parse_recompute
+from meshwright.strategy.records import Strategy
+
+NO_NEED = "fits with less recomputed or offloaded"
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Rows of a round under one ZeRO and offload word, each with the size of its sharding group.
+
+    `places` [n] are those of the rows among the `many` that the family has under this ZeRO word.
+    """
+
+    words: Words
+    rows: IntArray
+    groups: IntArray
+    hides: bool  # whether the schedule hides expert traffic
+    places: IntArray
+    many: int
+
+
+@dataclass(slots=True)
+class Spared:
+    """Which rows of a round fit under words that recompute and offload little: the same with more recomputed
+    or offloaded is slower, and room is all that it would bring."""
+
+    known: dict[tuple[Any, ...], list[tuple[Recompute, str, Mask]]] = field(default_factory=dict)
+
+    def fit(self, mine: Chosen, recompute: str, rows: IntArray) -> None:
+        """Take note that some rows of `mine` fit."""
+        fitting = np.zeros(mine.many, bool)
+        fitting[mine.places[rows]] = True
+        known = self.known.setdefault(self._key(mine), [])
+        known.append((parse_recompute(recompute), mine.words.offload, fitting))
+
+    def left(self, request: Request, mine: Chosen, recompute: str) -> Mask:
+        """Which rows of `mine` do not fit under any words that recompute and offload no more, [n]."""
+        found = np.ones(len(mine.rows), bool)
+        word, own = parse_recompute(recompute), mine.words
+        slower = offload_is_slower(request, Strategy(dp=1, zero=own.zero, **dict(own.constant)))
+        for less, offload, fitting in self.known.get(self._key(mine), ()):
+            if word.redoes(less) and (offload == own.offload or (offload == "none" and slower)):
+                found &= ~fitting[mine.places]
+        return found
+
+    def _key(self, mine: Chosen) -> tuple[Any, ...]:
+        return mine.words.schedule, mine.words.zero
