@@ -40,6 +40,8 @@ def test_ranges_lists_and_any_are_the_values_tried() -> None:
         ({"tp": "0:4"}, "tp is 0"),
         ({"objective": "glory"}, "no objective 'glory'"),
         ({"deadline": "60d"}, "nothing says how long that is"),
+        ({"deadline": "-3d", "total_tokens": "1T"}, "deadline is -3; it must be 0 or more"),
+        ({"slack": "-2%"}, "slack is -0.02; it must be 0 or more"),
         ({"chips_up_to": "0"}, "chips-up-to is 0, outside 1 to 10000000 chips"),
         ({"chips_up_to": "10M"}, "outside 1 to 10000000 chips"),
         ({"target": "megatron"}, "no target 'megatron'"),
@@ -89,6 +91,7 @@ def test_a_deadline_that_nothing_meets_is_a_result() -> None:
     assert found.nearest is not None
     assert found.nearest.fits
     assert "days for 10.0T tokens on 16 chips, and the deadline is 3 days" in found.needs
+    assert "the deadline is 8.00 h:" in plan(on="16xh100", total_tokens="10T", deadline="8h").needs
     assert sum(found.bounded.values()) > 0
 
 

@@ -71,7 +71,8 @@ def wish(
             faults.append(Diagnostic("MW903", f"{flag}: {error}", where=flag, hint=hint))
             return None
         if not 0 <= value < inf:
-            faults.append(Diagnostic("MW903", f"{flag} is {value:g}", where=flag, hint=hint))
+            said = f"{flag} is {value:g}; it must be 0 or more, and finite"
+            faults.append(Diagnostic("MW903", said, where=flag, hint=hint))
         return value
 
     word = (objective or "time").strip().lower()
@@ -333,9 +334,11 @@ def _missed(results: Sequence[Plan], choices: Sequence[Choice], request: Request
     assert best.best is not None
     assert best.best.run is not None
     tokens = units.count_text(best.best.run.total_tokens)
+    days = wish.days or 0.0
+    deadline = units.seconds_text(days * units.SECONDS_PER_DAY) if days < 1.0 else f"{days:g} days"
     needs = (
         f"the fastest plan takes {units.number_text(best.best.run.days)} days for {tokens} tokens on "
-        f"{best.cluster.n_chips:,} chips, and the deadline is {wish.days:g} days: allow more chips "
+        f"{best.cluster.n_chips:,} chips, and the deadline is {deadline}: allow more chips "
         f"(--chips-up-to), fewer tokens or more time"
     )
     return replace(best, plans=(), necessity=(), why=(), nearest=best.best, needs=needs, pareto=())
