@@ -1,4 +1,4 @@
-"""What runs again under `products:N`, and what stays instead, against counts by hand and published peaks."""
+"""What runs again under `products:N` and `minimal`, and what stays: counts by hand and published peaks."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ TOKENS, WIDTH, KV, FF, HEADS = 8192, 4096, 1024, 14336, 32  # llama-3.1-8b
 COMPILE = frozenset({"compile"})
 
 
-def layer(word: str, options: frozenset[str] = frozenset(), tp: int = 1) -> LayerCost:
-    """A decoder layer of one sequence under torchtitan's habits."""
+def layer(
+    word: str, options: frozenset[str] = frozenset(), tp: int = 1, framework: str = "torchtitan"
+) -> LayerCost:
+    """A decoder layer of one sequence under a framework's habits."""
     machine, work = cluster.parse("8xh100"), Work(TOKENS, 8)
     strategy = Strategy(dp=8 // tp, tp=tp, sp=tp > 1, zero=3, recompute=word)
-    profile = load("torchtitan", machine.chip)
+    profile = load(framework, machine.chip)
     words = words_of(work, strategy, profile)
     _, ops, _, _ = columns(
         presets.load("llama-3.1-8b"), shape_on(work, strategy, tokens_of(work, strategy)), words
@@ -43,6 +45,16 @@ def test_every_second_product_stays() -> None:
     assert found.flops_recompute == 2 * TOKENS * WIDTH * (KV + WIDTH + FF)
     assert layer("products:1").flops_recompute == 0
     assert layer("products:4").flops_recompute > found.flops_recompute  # q and w1 alone stay
+
+
+def test_minimal_keeps_results_of_products_alone() -> None:
+    """MaxText's policy names q k v, o and both halves of the feed-forward; what lies between them (norms,
+    attention, the gated product) runs again. The model keeps attention's result in the place of o's.
+    """
+    found = layer("minimal", framework="maxtext")
+    assert found.saved == 2 * TOKENS * (WIDTH + (WIDTH + 2 * KV) + WIDTH + 2 * FF)
+    assert found.recompute > layer("selective:core_attn", framework="maxtext").recompute
+    assert found.flops_recompute == layer("selective:core_attn", framework="maxtext").flops_recompute
 
 
 def test_a_compiled_layer_drops_what_nothing_reads() -> None:

@@ -60,7 +60,7 @@ def adapted(model: Model, finetune: Finetune, adapter_bytes: float, keeps_inputs
                 )
                 kept += adapter_bytes * wanted * float(op.m) * float(op.k) * float(op.groups)
             elif isinstance(op, Stream) and not finetune.adapts_mlp and not keeps_inputs:
-                kept -= _unneeded(op, gated)
+                kept -= _unneeded(op)
         per_block.append((params, kept))
     pattern = [per_block[i] for i in model.pattern]
     ends = embedding_params(model) + head_params(model)
@@ -86,13 +86,10 @@ def _adapted_matrices(name: str, finetune: Finetune, gated: int) -> int:
     return many
 
 
-def _unneeded(op: Stream, gated: int) -> float:
+def _unneeded(op: Stream) -> float:
     """Bytes of `op` that only the weight gradient of a feed-forward matrix needs."""
-    if op.name in ("up_in", "shared_up_in", "permute") or op.module == "moe_act":
-        return float(op.saved)
-    if op.name in ("act", "shared_act"):
-        return float(op.saved) / (gated + 1)  # the product's input; what its own backward needs stays
-    return 0.0
+    inputs = ("up_in", "shared_up_in", "permute", "act", "shared_act")
+    return float(op.saved) if op.name in inputs else 0.0
 
 
 def frozen_bytes(model: Model, finetune: Finetune, width: float) -> float:

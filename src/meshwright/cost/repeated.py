@@ -11,6 +11,10 @@ from meshwright.strategy.recompute import Recompute
 # Source: pytorch/torchtitan, the list of saved operations of its selective checkpointing.
 _RESULTS = frozenset({"reduce_scatter", "all_to_all", "experts"})
 
+# What a dense layer runs again under `minimal`, which keeps results of products: the non-linearity between
+# two of them. Source: MaxText's policy, the names that it saves.
+_BETWEEN_PRODUCTS = frozenset({"act", "shared_act"})
+
 
 def is_recomputed(module: str, recompute: Recompute) -> bool:
     """Whether `recompute` runs operations of `module` a second time (whole-layer recomputation apart)."""
@@ -25,7 +29,8 @@ def repeated(op: Operation, recompute: Recompute) -> Any:
     checkpointing by operation (N = 2; arXiv 2410.06511, section 2.1.3).
     """
     if not recompute.products:
-        return 1.0 if is_recomputed(op.module, recompute) else 0.0
+        between = recompute.word == "minimal" and op.name in _BETWEEN_PRODUCTS
+        return 1.0 if between or is_recomputed(op.module, recompute) else 0.0
     if isinstance(op, Message):
         return 0.0 if op.collective in _RESULTS else 1.0
     if isinstance(op, Matmul):

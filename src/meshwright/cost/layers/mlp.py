@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from meshwright.cost.layers.parts import linear_in, linear_out, norm
 from meshwright.cost.ops import Operation, Shape, Stream, Words, element_bytes
 from meshwright.model.records import Mlp
@@ -23,15 +25,26 @@ def activation(name: str, module: str, tokens: Num, width: Num, *, gated: bool, 
     )
 
 
+def apart(
+    name: str, module: str, tokens: Num, width: Num, *, gated: bool, precision: str
+) -> tuple[Num, Stream]:
+    """Bytes of the input, kept by the product before since that is what running it again needs, and the
+    non-linearity with its output alone."""
+    act = activation(name, module, tokens, width, gated=gated, precision=precision)
+    output = min(2.0, element_bytes(precision)) * tokens * width
+    return act.saved - output, replace(act, saved=output)
+
+
 def operations(
     block: Mlp, d_model: int, norm_kernels: float, shape: Shape, words: Words
 ) -> tuple[Operation, ...]:
     """Norm, up (and gate), non-linearity, down, residual."""
     width = block.d_ff / shape.tp
     halves = (width, width) if block.gated else (width,)
+    read, act = apart("act", "mlp", shape.tokens, width, gated=block.gated, precision=words.precision)
     return (
         *norm("norm", d_model, shape, words, norm_kernels),
-        *linear_in("up", "mlp", d_model, width * len(halves), shape, words, halves),
-        activation("act", "mlp", shape.tokens, width, gated=block.gated, precision=words.precision),
+        *linear_in("up", "mlp", d_model, width * len(halves), shape, words, halves, read),
+        act,
         *linear_out("down", "mlp", width, d_model, shape, words),
     )

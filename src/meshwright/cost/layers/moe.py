@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Literal
 
-from meshwright.cost.layers.mlp import activation
+from meshwright.cost.layers.mlp import apart
 from meshwright.cost.layers.parts import left_by, linear_in, linear_out, narrow, norm
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words, element_bytes
 from meshwright.model.records import Moe
@@ -34,9 +34,7 @@ def operations(
     copies = 2.0 * routed * d_in
     kernels = _KERNELS[words.dispatcher]
     moved = 0.0 if words.fused_experts else 2.0 * copies
-    act = activation("act", "moe_act", routed, width, gated=block.gated, precision=words.precision)
-    # Its input is kept by the product before it, since that is what running it again needs.
-    read, act = act.saved - size * routed * width, replace(act, saved=size * routed * width)
+    read, act = apart("act", "moe_act", routed, width, gated=block.gated, precision=words.precision)
     if words.fused_experts:
         act = replace(act, forward=0.0, backward=0.0, kernels=(0, 0))
     limit = block.topk_groups if block.n_groups > 1 else 0
@@ -79,18 +77,13 @@ def operations(
         ops.append(Matmul("latent_up", "moe", own, d_in, d_model, saved=2.0 * own * d_in))
     if block.shared_d_ff:
         shared = block.shared_d_ff / shape.tp
+        read, act = apart(
+            "shared_act", "shared_expert", shape.tokens, shared, gated=block.gated, precision=words.precision
+        )
+        halves = (shared,) * int(inputs)
         ops += [
-            *linear_in(
-                "shared_up", "shared_expert", d_model, shared * inputs, shape, words, (shared,) * int(inputs)
-            ),
-            activation(
-                "shared_act",
-                "shared_expert",
-                shape.tokens,
-                shared,
-                gated=block.gated,
-                precision=words.precision,
-            ),
+            *linear_in("shared_up", "shared_expert", d_model, shared * inputs, shape, words, halves, read),
+            act,
             *linear_out("shared_down", "shared_expert", shared, d_model, shape, words),
         ]
     else:

@@ -39,8 +39,9 @@ def norm(name: str, d_model: int, shape: Shape, words: Words, kernels: float = 1
 
 
 def linear_in(
-    name: str, module: str, d_in: int, width: Num, shape: Shape, words: Words, parts: tuple[Num, ...] = ()
-) -> tuple[Operation, ...]:
+    name: str, module: str, d_in: int, width: Num, shape: Shape, words: Words, parts: tuple[Num, ...] = (),
+    saved: Num = 0.0,
+) -> tuple[Operation, ...]:  # fmt: skip
     """Column-parallel linear: [tokens, d_in] x [d_in, width] (`width` is already the rank's share).
 
     Sequence parallelism gathers the input first and scatters its gradient; without it the gradient is
@@ -62,7 +63,7 @@ def linear_in(
         messages = (Message(name + "_reduce", module, "tp", "all_reduce", whole, 0.0, 1.0),)
     # The norm's output, kept by the linear layer that reads it, comes back if norms are recomputed.
     kept = Stream(name + "_in", "norm", 0.0, 0.0, (0, 0), saved=size * kept_tokens * d_in)
-    return (*messages, kept, Matmul(name, module, shape.tokens, d_in, width, parts=parts))
+    return (*messages, kept, Matmul(name, module, shape.tokens, d_in, width, parts=parts, saved=saved))
 
 
 def linear_out(
