@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from meshwright import checks
 from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.schedule import load as load_schedule
 from meshwright.cost.step import evaluate
 from meshwright.hardware.cluster import parse
 from meshwright.hardware.records import Cluster
@@ -31,9 +32,11 @@ MODELS = {
 }
 FRAMEWORKS = ("megatron-core", "torchtitan", "maxtext", "megatron-lm@2021")
 RECOMPUTES = ("none", "full", "minimal", "selective:core_attn", "every:2", "layers:1", "products:2")
-# Schedules and the chunks a rank that each runs. Those that cut the backward in two are left out: of a
-# backward that waits for launches, what falls to the weight part is not known, and less of it is more bubble.
-SCHEDULES = (("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 4))
+# Schedules and the chunks a rank that each runs.
+SCHEDULES = (
+    ("1f1b", 1), ("gpipe", 1), ("interleaved-1f1b", 2), ("interleaved-1f1b", 4), ("zb-1p", 1), ("zb-2p", 1),
+    ("zb-v", 2), ("v-half", 2), ("v-min", 2), ("dualpipe", 1), ("dualpipev", 2),
+)  # fmt: skip
 CP_METHODS = ("ring", "all-to-all", "all-gather", "hierarchical")
 OFFLOADS = ("none", "none", "activations", "activations:2", "optimizer", "params+optimizer")
 FINETUNES = ("none", "none", "dpo", "lora:16", "dpo+lora:16")
@@ -58,6 +61,9 @@ def plans(draw: Any, **fixed: Any) -> Drawn:
     dp = cluster.n_chips // (tp * pp * cp)
     assume(dp * tp * pp * cp == cluster.n_chips)
     schedule, vpp = draw(st.sampled_from(SCHEDULES)) if pp > 1 else ("1f1b", 1)
+    if load_schedule(schedule).SPLITS_BACKWARD:
+        # Of a backward that waits for its launches it is not known how much falls to the weight part.
+        work = replace(work, options=work.options | {"cuda-graphs-full"})
     values = {
         "dp": dp, "tp": tp, "pp": pp, "cp": cp, "vpp": vpp, "sp": tp > 1 and draw(st.booleans()),
         "schedule": schedule, "cp_method": draw(st.sampled_from(CP_METHODS)),
@@ -102,6 +108,9 @@ def faster(cluster: Cluster, what: str, factor: float) -> Cluster:
 @given(plan=plans(), factor=st.floats(1.0, 8.0))
 @settings(max_examples=40, deadline=None)
 def test_more_is_never_slower_nor_larger(what: str, plan: Drawn, factor: float) -> None:
+    if load_schedule(plan[3].schedule).SPLITS_BACKWARD:
+        # The exchange hides behind the last backward, in these schedules wherever its parts are put.
+        plan = (*plan[:2], replace(plan[2], options=plan[2].options | {"no-overlap"}), *plan[3:])
     before, after = run(plan), run(plan, cluster=faster(plan[1], what, factor))
     assert after.step_time_s <= before.step_time_s * (1 + 1e-12)
     assert after.peak_bytes <= before.peak_bytes * (1 + 1e-12)
@@ -187,7 +196,12 @@ def test_sharded_state_times_ranks_is_the_whole(plan: Drawn, pairs: bool, parts:
 @given(plan=plans(), more=st.sampled_from((2, 4, 8)))
 @settings(max_examples=40, deadline=None)
 def test_more_microbatches_never_enlarge_the_bubbles_share(plan: Drawn, more: int) -> None:
+    """V-Half and V-Min apart: each microbatch waits where passes are too unequal for their patterns, so idle
+    time grows with microbatches as computing does, while the exchange and the update, which come once a step,
+    fall behind.
+    """
     work = plan[2]
+    assume(plan[3].schedule not in ("v-half", "v-min"))
     few, many = run(plan), run(plan, work=replace(work, global_batch_size=more * work.global_batch_size))
     share = [found.time_s["bubble"] / found.step_time_s for found in (few, many)]
     assert share[1] <= share[0] * (1 + 1e-9) + 1e-15

@@ -177,6 +177,18 @@ def test_scalars_and_arrays_agree() -> None:
 
 
 @pytest.mark.parametrize("word", sorted(schedule.names()))
+def test_more_microbatches_never_enlarge_the_pipelines_idle_share(word: str) -> None:
+    """Of a pipeline of equal stages, whatever its passes: F, I and W of which none is over twice another."""
+    plan, v = schedule.load(word), 2 if word in TWO_CHUNKS else 1
+    pp, m = np.arange(2, 17)[:, None, None], np.array([32, 33, 48, 64, 65, 128, 1024])[:, None]
+    forward, gradient, weight = np.array(list(product((1.0, 1.4, 2.0), repeat=3))).T
+    n = pp - 1
+    idle = plan.bubble(n * forward, n * (gradient + weight), n * weight, v, pp, m)
+    share = np.broadcast_to(idle, (15, 7, 27)) / (m * (forward + gradient + weight))
+    assert (np.diff(share, axis=1) <= 1e-12).all()
+
+
+@pytest.mark.parametrize("word", sorted(schedule.names()))
 def test_depth_and_microbatches_left_out_mean_a_deep_pipeline(word: str) -> None:
     """What a caller without them gets is the limit, not another formula."""
     plan, n = schedule.load(word), 1e6
@@ -262,7 +274,7 @@ def test_steps_of_unequal_stages_are_those_of_the_event_simulation(word: str, m:
             seconds = {k: v + laid.chunks[:, column] * passes[k] for k, v in seconds.items()}
     durations = pipeline.Durations(**seconds)  # type: ignore[arg-type]
     graph = pipeline.network(word, pp, vpp, m)
-    update = costs(HEADED, cluster, work, strategy, profile).optimizer[0]
+    update = costs(HEADED, cluster, work, strategy, profile).after[:, 0]
     if word == "zb-2p":  # its ranks do not wait for each other between steps
         simulated, _ = pipeline.steady(graph, durations, update)
     else:
@@ -309,6 +321,23 @@ def test_an_uneven_last_stage_is_waited_for() -> None:
         return float(found.step_time_s - found.time_s["optimizer"])
 
     assert step(last) / step(even) == pytest.approx((32 * 44 + 7 * 12) / (32 * 16 + 7 * 16), rel=0.03)
+
+
+@pytest.mark.parametrize(("zero", "shards"), [(0, 1), (1, 2)])
+def test_ranks_with_the_same_stages_add_up_their_gradients(zero: int, shards: int) -> None:
+    """Rank r and rank p - 1 - r of DualPipe: both stages' gradients each way, or their shards."""
+    cluster = parse("8xh100")
+    profile = load("megatron-core", cluster.chip)
+    work = Work(4096, 16 * shards, options=frozenset({"no-overlap"}))
+    strategy = Strategy(dp=shards, pp=8 // shards, zero=zero, zero_group=shards, schedule="dualpipe")
+    once, twice = (
+        evaluate(TOY, cluster, work, replace(strategy, schedule=word), profile).time_s["dp"]
+        for word in ("1f1b", "dualpipe")
+    )
+    per_stage = 16 * shards * block_params(TOY.blocks[0], TOY).per_rank(1, 1, 1)
+    sent = 2 * per_stage * profile.framework.grad_sent_bytes / shards
+    at_best = sent / cluster.scale_up_bytes_s  # either half of an all-reduce of two ranks sends half of it
+    assert at_best < twice - 2 * once < 3 * at_best
 
 
 def test_dualpipe_hides_expert_traffic_behind_the_other_stream() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost import collectives
+from meshwright.cost import collectives, schedule
 from meshwright.cost.ops import element_bytes
 from meshwright.cost.stages import Stages, over_classes
 from meshwright.profiles.records import Profile
@@ -47,7 +47,9 @@ def traffic(
     exchange once a step. Dense and expert parameters have groups of their own. Of a frozen model only the
     share `trained` is exchanged, but for the gathers of ZeRO-3; a reference model is gathered for its
     forward. Weights that wait on the host come over its link: all that a rank keeps for each pass, or once
-    a step where they then stay gathered.
+    a step where they then stay gathered. Where two ranks hold the same stages (DualPipe) and each takes half
+    of the microbatches, they add up their gradients, sharded or whole, as replicas do. Replicas of ZeRO-3
+    all-reduce with every scatter, the default of PyTorch (`FSDPModule.set_requires_all_reduce`).
 
     **Source**: ZeRO (arXiv 1910.02054), section 7; FSDP paper; torch's pipelining with FSDP2.
     """
@@ -60,6 +62,8 @@ def traffic(
     several = over_classes(np.asarray(strategy.pp) == 1) * 1.0  # exchanges a microbatch, not once a step
     fetched = BASE_BYTES[finetune.base] if finetune.frozen else habits.weight_bytes
     fetch = fetched / host_bytes_s if parse_offload(strategy.offload).params else 0.0
+    held_twice = schedule.load(strategy.schedule).PARAMETERS_HELD > 1.0
+    twins = _twins(_column(spans["pp"]))
     gradients: Any = zero
     weights: Any = zero
     gathers: Any = zero
@@ -77,10 +81,16 @@ def traffic(
             gradients = gradients + collectives.all_reduce_time(
                 parameters * sent, _column(spans[data]), fast, slow
             )
+            if held_twice:
+                gradients = gradients + collectives.all_reduce_time(parameters * sent, twins, fast, slow)
             continue
         group, rest = _column(spans[shard]), _column(spans[replica])
         scatter = collectives.reduce_scatter_time(parameters * sent, group, fast, slow)
         scatter = scatter + collectives.all_reduce_time(parameters * sent / group.degree, rest, fast, slow)
+        if held_twice:
+            scatter = scatter + collectives.all_reduce_time(
+                parameters * sent / group.degree, twins, fast, slow
+            )
         gather = collectives.all_gather_time(parameters * weight, group, fast, slow)
         once = 1.0 - several if strategy.zero > 1 else 1.0
         gradients = gradients + once * scatter
@@ -119,6 +129,14 @@ def exposed(
         left(sent.gradients, backward)
         + left(sent.weights, spare)
         + microbatches * left(sent.gathers, forward + backward)
+    )
+
+
+def _twins(pipeline: Span) -> Span:
+    """A rank of a pipeline and its mirror image, in another domain where the pipeline reaches several."""
+    far = np.asarray(pipeline.remote) > 1
+    return replace(
+        pipeline, degree=2 + 0 * far, local=np.where(far, 1, 2), remote=np.where(far, 2, 1), hops=1.0
     )
 
 

@@ -28,6 +28,7 @@ from meshwright.cost.rows import (
     with_axes,
 )
 from meshwright.cost.schedule import Schedule
+from meshwright.cost.schedule.actions import Own
 from meshwright.cost.stages import Layers, Pipelines, Stages, Where, over_classes, pipelines, stage_costs
 from meshwright.cost.terms import Term
 from meshwright.cost.tree import tree
@@ -354,21 +355,23 @@ def _times(
             of_class, sends = of_class + waits, sends + (waits * per_rank.multiplicity).sum(-1)
         return over_classes(tables.places.read(tables.layers.whole[name]) + sends) - of_class
 
-    back: Any = others("backward", backward, each.backward, sends)
-    fill: Any = 0.0
-    if (
-        plan.SPLITS_BACKWARD
-    ):  # a rank waits for the input parts of others and fills the time with its own weight parts
+    held_weight: Any = 0.0
+    own_passes = None
+    if plan.SPLITS_BACKWARD:  # a rank fills the time in which it waits for others with passes of its own
         weight = layers.summed("weight")
-        fill = over_classes(np.asarray(strategy.pp) - 1.0) * (weight + each.weight)
-        back = back - others("weight", weight, each.weight) + fill
+        held_weight = others("weight", weight, each.weight)
+        weight = added([weight, each.weight])
+        gradient = added([backward, each.backward]) - weight
+        ranks = over_classes(np.asarray(strategy.pp) - 1.0)
+        own_passes = Own(*(ranks * x for x in (added([forward, each.forward]), gradient, weight)))
     idle = plan.bubble(
         others("forward", forward, each.forward, sends),
-        back,
-        fill,
+        others("backward", backward, each.backward, sends),
+        held_weight,
         over_classes(strategy.vpp),
         over_classes(strategy.pp),
         m,
+        own_passes,
     )
     paths = passes + over_classes(piped * 1.0) * idle  # not what rounding leaves
     bubble = classes.largest(paths).of(paths) + first.of(once) - last.of(does)

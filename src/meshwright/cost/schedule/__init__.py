@@ -10,7 +10,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 from typing import Any, Protocol, cast
 
-from meshwright.cost.schedule.actions import Needs, Order, Route
+from meshwright.cost.schedule.actions import Needs, Order, Own, Route
 from meshwright.errors import Diagnostic, InputError
 from meshwright.profiles.records import Framework
 
@@ -26,9 +26,10 @@ class InFlight(Protocol):
 class Schedule(InFlight, Protocol):
     """What a schedule's file offers. `bubble` and `in_flight` broadcast; the other two take plain integers.
 
-    `bubble(forward, backward, weight, vpp, pp, microbatches)`: idle seconds of the slowest stage a step, from
-    the summed seconds of one microbatch on all *other* stages (`weight`: the weight-gradient part of
-    backward). Left out, `pp` and `microbatches` mean a deep pipeline and twice as many microbatches.
+    `bubble(forward, backward, weight, vpp, pp, microbatches, own)`: idle seconds of a rank a step, from the
+    summed seconds of one microbatch on all *other* stages, which it waits for (`weight`: the weight-gradient
+    part of backward), and its `own` passes, which fill the time. Left out, `pp` and `microbatches` mean a
+    deep pipeline and twice as many microbatches, `own` equal stages.
     `in_flight(rank, pp, vpp, microbatches)`: microbatches whose activations rank `rank` holds at its peak,
     in units of everything that a rank computes for one microbatch.
     `actions(pp, vpp, microbatches)`: the passes of each rank in order; raises InputError where the schedule
@@ -49,8 +50,9 @@ class Schedule(InFlight, Protocol):
     NEEDS: Needs
 
     def bubble(
-        self, forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = ..., microbatches: Any = ...
-    ) -> Any: ...
+        self, forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = ..., microbatches: Any = ...,
+        own: Own | None = ...,
+    ) -> Any: ...  # fmt: skip
 
     def actions(self, pp: int, vpp: int, microbatches: int) -> Order: ...
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -66,6 +66,20 @@ def both_ways(pp: int, vpp: int, microbatch: int, microbatches: int) -> Route:
     if microbatch < microbatches // 2:
         return tuple((rank, 0) for rank in range(pp))
     return tuple((rank, 1) for rank in reversed(range(pp)))
+
+
+class Own(NamedTuple):
+    """Seconds of a rank's own passes of one microbatch, times the number of other ranks: what it can fill
+    the time with in which it waits for theirs."""
+
+    forward: Any
+    gradient: Any  # the input part of its backward
+    weight: Any
+
+
+def own_or_equal(own: Own | None, forward: Any, backward: Any, weight: Any) -> Own:
+    """The rank's own passes, or where it is left out those of the others: equal stages."""
+    return own or Own(forward, backward - weight, weight)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Action, Needs, Order, looping, require
+from meshwright.cost.schedule.actions import Action, Needs, Order, Own, looping, require
 from meshwright.cost.schedule.alternating import alternate
 
 P2P_EXPOSED = 1.0  # sends and receives are waited for before the next pass
@@ -22,8 +22,9 @@ route = looping
 
 
 def bubble(
-    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None
-) -> Any:
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None,
+    own: Own | None = None,
+) -> Any:  # fmt: skip
     """(p - 1)(F + B)."""
     return forward + backward
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, both_ways, require
+from meshwright.cost.schedule.actions import Needs, Order, Own, both_ways, own_or_equal, require
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
@@ -26,17 +26,19 @@ route = both_ways
 
 
 def bubble(
-    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = np.inf, microbatches: Any = None
-) -> Any:
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = np.inf, microbatches: Any = None,
+    own: Own | None = None,
+) -> Any:  # fmt: skip
     """max(2 q F, (q - 1) F + q I) + q max(I - W, 0), q = p/2 - 1, I = B - W.
 
     Where F = I = W that is the published (p/2 - 1)(F&B + B - 3W) with F&B = F + B: a joined pair counts at
     full length here, what it hides is counted where it is hidden. Exact for equal stages.
     The arguments are p - 1 stages' worth: q / (p - 1) = (1 - 1 / (p - 1)) / 2.
     """
+    fill = own_or_equal(own, forward, backward, weight)
     others = np.maximum(np.asarray(pp) - 1.0, 1.0)
     q = 0.5 * (1.0 - 1.0 / others)
-    return joined_bubble(q, np.maximum(q - 1.0 / others, 0.0), forward, backward - weight, weight)
+    return joined_bubble(q, np.maximum(q - 1.0 / others, 0.0), forward, backward - weight, fill.weight)
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, require, v_shaped
+from meshwright.cost.schedule.actions import Needs, Order, Own, own_or_equal, require, v_shaped
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
@@ -24,11 +24,13 @@ route = v_shaped
 
 
 def bubble(
-    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = np.inf, microbatches: Any = None
-) -> Any:
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = np.inf, microbatches: Any = None,
+    own: Own | None = None,
+) -> Any:  # fmt: skip
     """DualPipe's with p - 1 in place of p/2 - 1 and the passes of one chunk, half a rank."""
+    fill = own_or_equal(own, forward, backward, weight)
     less = 1.0 - 1.0 / np.maximum(np.asarray(pp) - 1.0, 1.0)
-    return joined_bubble(1.0, np.maximum(less, 0.0), forward, backward - weight, weight) / 2.0
+    return joined_bubble(1.0, np.maximum(less, 0.0), forward, backward - weight, fill.weight) / 2.0
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:

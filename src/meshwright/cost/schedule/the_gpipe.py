@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from meshwright.cost.schedule.actions import Action, Needs, Order, looping, require
+from meshwright.cost.schedule.actions import Action, Needs, Order, Own, looping, require
 
 P2P_EXPOSED = 1.0
 SENDS_BLOCK = True
@@ -16,8 +16,9 @@ route = looping
 
 
 def bubble(
-    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None
-) -> Any:
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None,
+    own: Own | None = None,
+) -> Any:  # fmt: skip
     """(p - 1)(F + B): every other stage is filled and drained once."""
     return forward + backward
 

@@ -7,11 +7,12 @@ times over: V-Min wants passes of equal length.
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, require, v_shaped
+from meshwright.cost.schedule.actions import Needs, Order, Own, own_or_equal, require, v_shaped
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
 P2P_EXPOSED = 1.0  # nothing lies between neighbours: a send is waited for, in simulation even 1.3 of it
@@ -26,28 +27,43 @@ _BLOCK = Block(down=1, up=1, back_down=1, back_up=1)
 
 
 def bubble(
-    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None
-) -> Any:
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None,
+    own: Own | None = None,
+) -> Any:  # fmt: skip
     """About two thirds of 1F1B's, 2 (p - 1) F, where F = I = W; more where F and I differ (I = B - W).
 
-    max(A, C) with long and short the larger and smaller of F and I:
-    A = (p - 1)(1.5 long + 0.75 short - W/4) - W/2: warm-up and drain;
-    C = m (2 long - short - W) + (p - 3) long + p short + W/2: each microbatch takes 3 long
-    (2 ranks: half of that excess).
-    What a microbatch adds is exact, the rest was read off simulated schedules: within 3 % of the simulated
-    step for equal stages of 4 to 12 ranks where m >= p and F, I and W differ by up to a half (2 or 3 ranks:
-    8 %).
+    The longest of the paths through the repeated blocks; with one of F and I long, the other short:
+    A = max((p - 1)(8 long + 5 short - W)/6 - W/2, (p - 1)(F + I) 5/6): warm-up and drain, where p is a
+    multiple of three (5 long + 2 short - W)/6 more;
+    C = m (2 long - short - W) + (p - 3) long + p short + W/2: each microbatch takes 3 long, so that more of
+    them may have a larger share of the step idle. What a microbatch adds is exact, the rest was read off
+    simulated schedules: with equal stages of 2 to 16 ranks, m >= p, and F, I and W of which none is over
+    four times another, within 8 % of the simulated step (from 2 p microbatches on 5 %).
     """
     gradient = backward - weight
-    long, short = np.maximum(forward, gradient), np.minimum(forward, gradient)
-    edges = 1.5 * long + 0.75 * short - 0.25 * weight
-    each = 2.0 * long - short - weight
-    if pp is None:
-        return np.maximum(edges, 2.0 * each + long + short)
-    others = np.maximum(np.asarray(pp) - 1.0, 1.0)
-    each = microbatches * each * np.where(np.asarray(pp) == 2, 0.5, 1.0)
-    cycle = each + (others - 2.0) * long + (others + 1.0) * short + weight / 2.0
-    return np.maximum(edges - 0.5 * weight / others, cycle / others)
+    fill = own_or_equal(own, forward, backward, weight)
+    others = np.inf if pp is None else np.maximum(np.asarray(pp) - 1.0, 1.0)
+    rounds = 2.0 if pp is None else microbatches / others
+    third = 0.0 if pp is None else (np.asarray(pp) % 3 == 0) / others
+    found = (forward + gradient) * 5.0 / 6.0
+    for long, short, between in ((forward, gradient, fill.gradient), (gradient, forward, fill.forward)):
+        edges = (8.0 + 5.0 * third) * long + (5.0 + 2.0 * third) * short
+        edges = (edges - (1.0 + third + 3.0 / others) * fill.weight) / 6.0
+        cycle = rounds * (2.0 * long - between - fill.weight) + (1.0 - 2.0 / others) * long
+        cycle = cycle + (1.0 + 1.0 / others) * short
+        found = np.maximum(found, np.maximum(edges, cycle + weight / (2.0 * others)))
+    return np.where(others == 1.0, _two_ranks(forward, gradient, weight, fill, rounds), found)
+
+
+def _two_ranks(forward: Any, gradient: Any, weight: Any, fill: Own, microbatches: Any) -> Any:
+    """The same for 2 ranks, whose paths are few."""
+    paths = (
+        3.0 * forward - fill.gradient + weight,
+        microbatches * (forward + gradient - 2.0 * fill.weight) + forward + gradient + weight,
+        microbatches * (2.0 * gradient - fill.forward - fill.weight) + 3.0 * forward,
+        microbatches * (2.0 * forward - fill.gradient - fill.weight) + 2.0 * gradient + weight,
+    )
+    return np.maximum(reduce(np.maximum, paths), 0.0) / 2.0
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:

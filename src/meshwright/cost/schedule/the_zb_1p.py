@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, looping, require
+from meshwright.cost.schedule.actions import Needs, Order, Own, looping, own_or_equal, require
 from meshwright.cost.schedule.alternating import split_backward
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
@@ -23,17 +23,20 @@ route = looping
 
 
 def bubble(
-    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None
-) -> Any:
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None,
+    own: Own | None = None,
+) -> Any:  # fmt: skip
     """(p - 1)(F + I) - (min(m, p) - 1) min(F, W), I = B - W; with F >= W and m >= p (p - 1)(F + B - 2W).
 
-    The second term is the drain filled with weight parts, or the warm-up with forwards, whichever is shorter.
+    The second term is the drain filled with the rank's own weight parts, or the warm-up with its forwards,
+    whichever is shorter.
     Exact for equal stages.
     """
     filled: Any = 1.0
     if pp is not None:
         filled = (np.minimum(microbatches, pp) - 1.0) / np.maximum(np.asarray(pp) - 1.0, 1.0)
-    return forward + backward - weight - filled * np.minimum(forward, weight)
+    fill = own_or_equal(own, forward, backward, weight)
+    return forward + backward - weight - filled * np.minimum(fill.forward, fill.weight)
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:

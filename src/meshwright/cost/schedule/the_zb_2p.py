@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, looping, require
+from meshwright.cost.schedule.actions import Needs, Order, Own, looping, own_or_equal, require
 from meshwright.cost.schedule.alternating import split_backward
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
@@ -23,8 +23,9 @@ route = looping
 
 
 def bubble(
-    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None
-) -> Any:
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None,
+    own: Own | None = None,
+) -> Any:  # fmt: skip
     """(p - 1)(F + I) - min(k min(F, W), k/2 (F + I)), I = B - W, k = min(m, 2p - 1) - 1 microbatches ahead.
 
     With many microbatches and 2W no longer than F + I that is (p - 1)(F + B - 3W). Exact for equal stages; an
@@ -32,13 +33,15 @@ def bubble(
     **Assumes** that a rank goes on to its next step without waiting for the others: ranks start one after
     another and end one after another. Where all wait (to clip gradients by their norm, say), ZB-H1's holds.
     """
-    shorter, both = np.minimum(forward, weight), forward + backward - weight
+    fill = own_or_equal(own, forward, backward, weight)
+    shorter, both = np.minimum(fill.forward, fill.weight), forward + backward - weight
     if pp is None:
         return both - np.minimum(2.0 * shorter, both)
     others = np.maximum(np.asarray(pp) - 1.0, 1.0)
     ahead = np.minimum(microbatches, 2.0 * np.asarray(pp) - 1.0) - 1.0
     pairs, odd = ahead // 2, ahead % 2
-    return both - np.minimum(ahead * shorter, pairs * both + odd * shorter) / others
+    own_both = fill.forward + fill.gradient
+    return np.maximum(both - np.minimum(ahead * shorter, pairs * own_both + odd * shorter) / others, 0.0)
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Action, Kind, Needs, Order, require, v_shaped
+from meshwright.cost.schedule.actions import Action, Kind, Needs, Order, Own, own_or_equal, require, v_shaped
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
 SENDS_BLOCK = False
@@ -22,8 +22,9 @@ route = v_shaped
 
 
 def bubble(
-    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None
-) -> Any:
+    forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = None, microbatches: Any = None,
+    own: Own | None = None,
+) -> Any:  # fmt: skip
     """About 0 where F = I = W (I = B - W) and m >= 2p - 1; otherwise what the longest of its paths leaves.
 
     With n = p - 1 other ranks: n (I - W) or n (F - W) where weight parts are too short to fill the drain,
@@ -33,19 +34,20 @@ def bubble(
     equal stages of 4 ranks or more.
     """
     gradient = backward - weight
+    fill = own_or_equal(own, forward, backward, weight)
     gaps = [
-        gradient - weight,
-        forward - weight,
-        (gradient - forward) / 2.0,
-        forward - backward / 2.0,
-        (forward - gradient) / 2.0,
-        (weight - forward) / 2.0,
+        gradient - fill.weight,
+        forward - fill.weight,
+        (gradient - fill.forward) / 2.0,
+        forward - (fill.gradient + fill.weight) / 2.0,
+        (forward - fill.gradient) / 2.0,
+        (weight - fill.forward) / 2.0,
     ]
     if pp is not None:
         short = (np.asarray(microbatches) - 1.0) / np.maximum(np.asarray(pp) - 1.0, 1.0)
         gaps += [
-            (forward + gradient) * (2.0 - short) / 4.0,
-            forward + gradient - short * (forward + backward) / 2.0,
+            (forward + gradient) / 2.0 - short * (fill.forward + fill.gradient) / 4.0,
+            forward + gradient - short * (fill.forward + fill.gradient + fill.weight) / 2.0,
         ]
     return np.maximum(reduce(np.maximum, gaps), 0.0)
 

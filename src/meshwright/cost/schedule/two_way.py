@@ -74,7 +74,8 @@ def eight_phases(inward: int, depth: int, count: int, near: Stream, far: Stream)
 
 
 def joined_bubble(others: Any, less_one: Any, forward: Any, backward_input: Any, weight: Any) -> Any:
-    """max(2 q F, (q - 1) F + q I) + q max(I - W, 0); `others` and `less_one` are q and q - 1.
+    """max(2 q F, (q - 1) F + q I) + q max(I - W, 0); `others` and `less_one` are q and q - 1, `weight` are a
+    rank's own weight parts.
 
     Twice through the ranks before the turn: a forward out and either a forward or a gradient back; input
     parts longer than the weight parts meant to fill the drain leave the rest open. Worked out from the list
