@@ -1,26 +1,31 @@
 """Write `docs/accuracy.md`: how far the model is from the published runs that ship with it.
 
-`python docs/accuracy.py` validates every shipped table, predicts each source by a fit that never saw it, and
-lists the twenty worst runs with what their predicted step is made of; the errors of sources left out also
-make `error_bands.csv`, the intervals around estimates. Takes a few minutes.
+`python docs/accuracy.py` validates every shipped table, predicts each source and each pair of a model and a
+chip by a fit that never saw it (from the linearisation at the shipped numbers), and lists the twenty worst
+runs: what their predicted step is made of, and what was found where one was looked into. Errors of sources
+left out also make `error_bands.csv`, the intervals around estimates. Takes minutes.
 """
 
 from __future__ import annotations
 
+import csv
 import math
 import statistics
-import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from meshwright.calibrate import bands, fit, rows
 from meshwright.calibrate.predict import predict
-from meshwright.calibrate.validate import validate
+from meshwright.calibrate.statistics import pooled
+from meshwright.calibrate.validate import EXPERTS, validate
 
 PAGE = Path(__file__).parent / "accuracy.md"
 BANDS = Path(bands.__file__).parent / "error_bands.csv"
+READINGS = Path(__file__).parent / "accuracy_readings.csv"  # part of a run's id, and what was found of it
 TABLES = ("training", "training-small-one-node", "memory", "memory-small")
 
 
@@ -36,6 +41,22 @@ def table(head: Iterable[str], lines: Iterable[Iterable[str]]) -> str:
     return "\n".join([*out, *("| " + " | ".join(line) + " |" for line in lines)])
 
 
+def spread(errors: list[float]) -> list[str]:
+    """Number, median, ninetieth percentile and largest of some errors."""
+    return [
+        f"{len(errors)}",
+        percent(statistics.median(errors)),
+        percent(float(np.percentile(errors, 90))),
+        percent(max(errors)),
+    ]
+
+
+def reading(run: str) -> str:
+    """What is likely missing in the prediction of a run, by the first line of the readings that names it."""
+    lines = csv.DictReader(READINGS.read_text(encoding="utf-8").splitlines())
+    return next((line["reading"] for line in lines if line["run"] in run), "")
+
+
 def figures(found: Mapping[str, Any]) -> list[str]:
     """Number of runs, median, ninetieth percentile and bias of one group."""
     keys = ("median_abs_error_percent", "p90_abs_error_percent", "bias_percent")
@@ -45,12 +66,17 @@ def figures(found: Mapping[str, Any]) -> list[str]:
 def summary() -> str:
     """Every shipped table in a line, then the training table by framework, chip, architecture and source."""
     head = ("table", "figure", "runs", "median error", "90 % below", "bias")
-    lines, training = [], {}
+    lines, training, ranked = [], {}, []
     for name in TABLES:
-        found = validate(rows.shipped(name)).json()  # type: ignore[arg-type]
+        validation = validate(rows.shipped(name))  # type: ignore[arg-type]
+        found = validation.json()
         training = training or found
+        ranked += [validation.ranking] if name.startswith("training") else []
         lines += [[name, what, *figures(found[what])] for what in ("time", "memory") if found[what]["n"]]
-    verdict, ranking = training["fit_verdict"], training["ranking"]
+        if name == "training":
+            experts = validation.time_of(*EXPERTS).json()
+            lines.append([name, "time, mixture of experts", *figures(experts)])
+    verdict, ranking, both = training["fit_verdict"], training["ranking"], pooled(ranked)
     text = [
         table(head, lines),
         "",
@@ -58,7 +84,8 @@ def summary() -> str:
         f"{verdict['refused']} are called impossible; of {verdict['oom']} that ran out of memory, "
         f"{verdict['accepted']} are called possible. Picking the fastest layout of a group loses "
         f"{percent(ranking['mean_regret_percent'])} on average; "
-        f"Kendall's tau is {ranking['kendall_tau']:.2f}.",
+        f"Kendall's tau is {ranking['kendall_tau']:.2f}. Both training tables together: "
+        f"{percent(both.mean_regret_percent)} and {both.kendall_tau:.2f} ({both.pairs:,} pairs).",
     ]
     for label in ("framework", "chip", "architecture", "source"):
         groups = [[name, *figures(v)] for name, v in training["by"][label].items() if v["n"]]
@@ -107,33 +134,50 @@ def memory() -> str:
 
 
 def left_out() -> str:
-    """Each source predicted by a fit without it, and the worst runs of the fit with all of them."""
+    """Each source and each pair of model and chip predicted by a fit without it, and the worst runs."""
     found = fit.observations(rows.shipped("training"))
-    fitted = fit.fit(found, progress=lambda line: print(line, file=sys.stderr))
+    solution = fit.at_shipped(found)
     groups: dict[str, list[float]] = {}
-    for _, source, residual in fitted.left_out:
+    sources = solution.held_out(lambda one: one.source)
+    for _, source, residual in sources:
         groups.setdefault(source, []).append(100.0 * abs(math.expm1(residual)))
-    lines = [[s, f"{len(e)}", percent(statistics.median(e)), percent(max(e))] for s, e in groups.items()]
-    every = [e for errors in groups.values() for e in errors]
-    lines.append(["**all**", f"{len(every)}", percent(statistics.median(every)), percent(max(every))])
-    head = ("source", "runs", "median error", "worst")
-    text = ["## Sources that the fit never saw", "", table(head, lines)]
+    lines = [[s, *spread(e)] for s, e in groups.items()]
+    lines.append(["**all**", *spread([e for errors in groups.values() for e in errors])])
+    pairs = solution.held_out(lambda one: f"{one.case.model.name} on {one.case.cluster.chip.name}")
+    unseen = [100.0 * abs(math.expm1(residual)) for *_, residual in pairs]
+    lines.append([f"{len({pair for _, pair, _ in pairs})} pairs of model and chip", *spread(unseen)])
+    text = [
+        "## What the fit never saw",
+        "",
+        "Each source predicted by a fit without it; in the last line each pair of a model and a chip.",
+        "",
+        table(("source", "runs", "median error", "90 % below", "worst"), lines),
+    ]
     cases = {one.case.run.id: one.case for one in found}
     apart = [
         (cases[i].framework or "", bands.architecture(cases[i].model), source, residual)
-        for i, source, residual in fitted.left_out
+        for i, source, residual in sources
     ]
     bands.write(BANDS, apart, datetime.now(tz=UTC).date().isoformat())
-    worst = sorted(zip(fitted.residuals, found, strict=True), key=lambda pair: -abs(pair[0][2]))[:20]
+    worst = sorted(zip(solution.residual, found, strict=True), key=lambda pair: -abs(pair[0]))[:20]
     parts = []
-    for (id_, _, residual), one in worst:
+    for residual, one in worst:
+        id_ = one.case.run.id
         seconds = predict(one.case).time_s or {}
         whole = sum(seconds.values())
         largest = sorted(seconds.items(), key=lambda item: -item[1])[:3]
         made_of = ", ".join(f"{name} {100 * s / whole:.0f} %" for name, s in largest)
-        parts.append([id_, f"{one.seconds:.3g} s", f"{100 * math.expm1(residual):+.0f} %", made_of])
+        error = f"{100 * math.expm1(residual):+.0f} %"
+        parts.append([id_, f"{one.seconds:.3g} s", error, made_of, reading(id_)])
     text += ["", "## The twenty worst runs", ""]
-    text.append(table(("run", "measured", "error", "predicted step is made of"), parts))
+    head = (
+        "run",
+        "measured",
+        "error",
+        "predicted step is made of",
+        "what is likely missing, where looked into",
+    )
+    text.append(table(head, parts))
     return "\n".join(text)
 
 

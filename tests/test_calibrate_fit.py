@@ -13,6 +13,7 @@ from meshwright.calibrate.fit import (
     SPREAD,
     Key,
     Observation,
+    at_shipped,
     fit,
     log_step,
     observations,
@@ -21,6 +22,7 @@ from meshwright.calibrate.fit import (
     solve,
     spread_of,
 )
+from meshwright.calibrate.predict import predict
 from meshwright.calibrate.rows import shipped
 from meshwright.errors import InputError
 from meshwright.profiles import load as profiles
@@ -205,3 +207,11 @@ def test_the_slope_of_a_number_is_its_derivative() -> None:
         moved, _ = log_step(one, {keys[kind][0]: step}, keys, prior)
         assert slopes[kind] == pytest.approx((moved - value) / step, rel=1e-6, abs=1e-9)
     assert slopes["matrix"] < 0 < slopes["traffic"]
+
+
+def test_the_shipped_numbers_are_read_back_as_a_point() -> None:
+    """Linearised at the shipped numbers, the residuals are the errors of validation."""
+    found = observations(shipped("training"))[::60]
+    solution = at_shipped(found)
+    for residual, one in zip(solution.residual, found, strict=True):
+        assert residual == pytest.approx(math.log(predict(one.case).step_time_s / one.seconds), abs=2e-3)

@@ -88,7 +88,7 @@ def test_chunks_hardly_move_the_peak() -> None:
 
 def test_messages_are_scattered_over_tensor_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding 8. About 11 % of 175B on 96 A100 with interleaving, which messages eight times as large (TP 8)
-    would cost. The number of chunks is not printed; it costs more with more chunks, and 9 % with two.
+    would cost. The number of chunks is not printed; it costs more with more chunks, and 12 % with four.
     """
 
     def lost(chunks: int) -> float:
@@ -103,7 +103,7 @@ def test_messages_are_scattered_over_tensor_ranks(monkeypatch: pytest.MonkeyPatc
             return seconds() / scattered - 1.0
 
     assert 0.0 < lost(2) < lost(4) < lost(8)
-    assert close(lost(2), 0.11, 0.25)
+    assert close(lost(4), 0.11, 0.25)
 
 
 def test_few_microbatches_waste_a_pipeline() -> None:
@@ -190,12 +190,21 @@ def test_twice_the_heads_cost_a_few_percent(width: int, layers: int, published: 
 def test_recomputing_every_other_layer_of_a_sharded_model() -> None:
     """Finding 18. Llama-2 13B, FSDP on 64 A100: 61.1 % MFU with none, 54.1 with every other layer again."""
     none, half, full = (
-        Run("llama-2-13b", "64xa100", 4096, 128, framework="torchtitan", zero=3, recompute=r,
+        Run("llama-2-13b", "64xa100", 4096, 128, framework="torchtitan@2024", zero=3, recompute=r,
             microbatch_size=2) for r in ("none", "every:2", "full")
     )  # fmt: skip
     assert close(half.mfu(312) / none.mfu(312), 54.1 / 61.1, 0.05)
     assert close(none.mfu(312), 0.611)
     assert full.gib < half.gib < none.gib
+
+
+def test_compiling_pays_a_fifth() -> None:
+    """Finding 11. 7B under FSDP on 128 A100: 57 % MFU, with torch.compile 68."""
+    eager, compiled = (
+        Run("llama-2-7b", "128xa100", 4096, 256, framework="fms-fsdp", zero=3, microbatch_size=2,
+            recompute="none", options=options).mfu(312) for options in ((), ("compile",))
+    )  # fmt: skip
+    assert close(compiled / eager, 68 / 57, 0.1)
 
 
 def test_what_to_recompute_is_a_matter_of_modules() -> None:

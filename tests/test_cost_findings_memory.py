@@ -177,10 +177,19 @@ def test_adapters_without_sharding_keep_the_model_whole() -> None:
 
 
 def test_tokens_fall_about_twofold_a_doubling() -> None:
-    """Finding 22. 8B past 32K: 3890, 2540, 1071, 548 tokens/s, a factor of 1.5 to 2.4 a doubling."""
+    """Finding 22. 8B past 32K: 3890, 2540, 1071, 548 tokens/s, a factor of 1.5 to 2.4 a doubling,
+    compiled."""
     rates = [
         Run(
-            "llama-3.1-8b", "8xh100", s, 8 // cp, framework="torchtitan", zero=3, cp=cp, recompute="full"
+            "llama-3.1-8b",
+            "8xh100",
+            s,
+            8 // cp,
+            framework="torchtitan",
+            zero=3,
+            cp=cp,
+            recompute="full",
+            options=("compile",),
         ).tokens_per_s
         for s, cp in ((32768, 1), (65536, 2), (131072, 4), (262144, 8))
     ]
@@ -267,17 +276,15 @@ def test_fp8_gains_less_on_experts() -> None:
 
 def test_fp4_over_fp8_pays_more_where_fp4_is_faster() -> None:
     """Finding 26. 70B, NVFP4 over MXFP8: 1.5 on GB300 (three times the fp8 peak), 1.2-1.3 on GB200 (twice),
-    1.02-1.04 on a hybrid of experts. Within a fifth: one factor for fp4 products lies between what wide dense
-    products and narrow experts reach.
+    1.02-1.04 on a hybrid of experts, whose recipe leaves much in wider numbers.
     """
     words: dict[str, Any] = {"release": "26.04", "tp": 1, "pp": 4, "vpp": 5}
     faster = gain_of("nvfp4", "mxfp8", "llama-3-70b", "64xgb300", 256, **words)
     older = gain_of("nvfp4", "mxfp8", "llama-3-70b", "64xgb200", 256, **words)
     hybrid = gain_of("nvfp4", "mxfp8", "nemotron-3-super-120b-a12b", "64xgb200", 512, "26.04", ep=64)
-    assert close(faster, 1.5, 0.2)
-    assert close(older, 1.25, 0.2)
-    assert faster > max(older, hybrid)
-    assert min(older, hybrid) > 1.0
+    assert close(faster, 1.5, 0.1)
+    assert 1.2 <= older <= 1.3
+    assert 1.01 <= hybrid <= 1.05
 
 
 def test_fp8_holds_no_fewer_weights() -> None:

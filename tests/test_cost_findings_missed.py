@@ -88,21 +88,6 @@ def test_many_slices_cost_a_tenth() -> None:
     assert close(many / one, 54.65 / 61.1, 0.05)
 
 
-@pytest.mark.xfail(strict=True, reason="no gain: passes that a compiler fuses are not told apart in time")
-def test_compiling_pays_a_fifth() -> None:
-    """Finding 11. 7B under FSDP on 128 A100: 57 % MFU, with torch.compile 68.
-
-    The switch changes what is kept and not how many passes are made. The share of element-wise traffic that
-    XLA programs are left with (0.65) would give 3 of the 19 %: the rest is the plain program's, whose norms
-    and rotations in fp32 are not counted one by one.
-    """
-    eager, compiled = (
-        Run("llama-2-7b", "128xa100", 4096, 256, framework="fms-fsdp", zero=3, microbatch_size=2,
-            recompute="none", options=options).mfu(312) for options in ((), ("compile",))
-    )  # fmt: skip
-    assert close(compiled / eager, 68 / 57, 0.1)
-
-
 # --- where each is asked -----------------------------------------------------------------------------------
 
 UNASKED = {32}

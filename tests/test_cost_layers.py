@@ -15,14 +15,15 @@ from meshwright.cost.layer import (
     LayerCost,
     beyond,
     exposed,
-    graph_share,
+    launched,
     layer_cost,
     message_seconds,
+    priced,
     shape_of,
 )
 from meshwright.cost.layers import ends, operations
 from meshwright.cost.layers.attention import attended
-from meshwright.cost.ops import Core, Matmul, Message, Operation, Stream, Words
+from meshwright.cost.ops import Core, Matmul, Message, Operation, Stream, Words, matmul_passes
 from meshwright.cost.rows import SUMS
 from meshwright.hardware.cluster import parse
 from meshwright.model import presets
@@ -454,8 +455,93 @@ def test_host_time_is_a_floor_with_a_soft_corner() -> None:
     grown = np.array([float(beyond(h, 1.0)) for h in np.linspace(0, 3, 30)])
     assert np.all(np.diff(grown) > -1e-15)
     assert cost("moe", options=frozenset({"cuda-graphs-full"})).host_forward == 0.0
-    assert graph_share(frozenset(), CLUSTER.chip) == 1.0
-    assert graph_share(frozenset({"cuda-graphs-partial"}), CLUSTER.chip) == 0.5
+
+
+def test_graphs_launch_what_they_capture() -> None:
+    """Partial graphs leave experts out, those of routing leave all but routing, those of layers nothing."""
+    chip = CLUSTER.chip
+    router, core = Matmul("router", "moe", 1, 1, 1), Core("core", "core_attn", 1.0, 2.5, 128)
+    experts = Matmul("experts_up", "moe", 1, 1, 1)
+    expected = {
+        (): (1.0, 1.0, 1.0),
+        ("cuda-graphs-router",): (0.0, 1.0, 1.0),
+        ("cuda-graphs-partial",): (0.0, 0.0, 1.0),
+        ("cuda-graphs",): (0.0, 0.0, 0.0),
+        ("cuda-graphs-full",): (0.0, 0.0, 0.0),
+        ("cuda-graphs", "cuda-graphs-partial"): (0.0, 0.0, 1.0),
+    }
+    for said, shares in expected.items():
+        assert tuple(launched(op, frozenset(said), chip) for op in (router, core, experts)) == shares, said
+
+
+def test_a_host_that_waits_in_each_layer_hides_less() -> None:
+    """Dropless experts make it wait for counts; experts that drop tokens, or a captured step, do not."""
+    assert float(beyond(1.0, 1.0, waits=True)) == pytest.approx(2.0**0.5 - 1.0)
+    for host in (0.1, 1.0, 3.0):
+        assert float(beyond(host, 1.0, waits=True)) > float(beyond(host, 1.0))
+    for said, waits in ((words(), True), (words(dropless=False), False), (words(fused_experts=True), False)):
+        listed = operations(EXPERTS, model("moe"), shape_of(S, B, 1, 1, 8, 1), said)
+        assert any(op.waits for op in listed if isinstance(op, Message)) is waits
+
+
+def test_a_product_over_many_experts_takes_more_launches() -> None:
+    few, many = (cost("moe", ep=ep, options=frozenset({"cuda-graphs-partial"})) for ep in (64, 2))
+    assert many.host_forward > few.host_forward
+
+
+def test_a_ring_adds_up_the_partial_results_of_its_blocks() -> None:
+    """Nothing alone; three further blocks of four halves' three: 6 bytes of each of 32 x 128 outputs."""
+    (alone,), (merge,) = ([op for op in ops("llama", cp=c) if op.name == "merge"] for c in (1, 4))
+    assert isinstance(alone, Stream)
+    assert isinstance(merge, Stream)
+    assert (alone.forward, alone.backward, alone.kernels) == (0, 0, (0, 0))
+    assert merge.forward == 3 * 0.75 * 6 * (T / 4) * 32 * 128
+    assert merge.backward == merge.forward * (1 + 2 * 8 / 32)  # queries; a quarter as many keys, and values
+    assert not [op for op in ops("llama", cp=4, said=words(cp_method="all-gather")) if op.name == "merge"]
+
+
+def test_plain_tensor_operations_move_more_until_something_fuses_them() -> None:
+    def seconds(*options: str) -> float:
+        listed = operations(LLAMA, model("llama"), shape_of(S, B, 1, 1, 1, 1), words())
+        eager = load("hf-trainer", CLUSTER.chip)
+        prices = priced(
+            listed, words(), spans(CLUSTER, Strategy(dp=64)), CLUSTER.chip, eager, frozenset(options)
+        )
+        return float(sum(cost.forward for op, cost in prices if isinstance(op, Stream)))
+
+    compiled, liger, by_hand, plain = (
+        seconds(*o) for o in (("compile",), ("liger",), ("fused-kernels",), ())
+    )
+    assert compiled < liger < by_hand < plain
+    moved = 2 * 32 * T * 4096 + 16 * T * (32 + 8) * 128 + 4 * T * 14336  # norms, rotation, activation
+    rate = CLUSTER.chip.hbm_bytes_s * load("hf-trainer", CLUSTER.chip)["memory"]
+    assert plain - liger == pytest.approx(moved / rate)
+
+
+def test_plain_adapters_move_what_peft_writes() -> None:
+    """Casts, dropout, scale and sum of three matrices on one input; a fused one reads it once."""
+    eager, chip = load("hf-trainer", CLUSTER.chip), CLUSTER.chip
+    rate = chip.hbm_bytes_s * eager["memory"]
+
+    def forward(**changed: Any) -> float:
+        qkv = Matmul("qkv", "qkv", T, 4096, 6144)
+        said = words(adapted=frozenset({("qkv", 3)}), **changed)
+        return float(matmul_passes(qkv, said, chip, eager).forward)
+
+    bare = float(matmul_passes(Matmul("up", "mlp", T, 4096, 6144), words(), chip, eager).forward)
+    assert forward() - bare == pytest.approx((2 * 4096 + 4 * 6144) * T / rate)
+    assert forward(plain_adapters=True) - bare == pytest.approx((3 * 23 * 4096 + 12 * 6144) * T / rate)
+
+
+def test_a_hybrid_keeps_some_products_wide_under_fp4() -> None:
+    """Nemotron 3's recipe: attention and latent projections in bf16; a dense model has none of it."""
+    hybrid = Model("h", 4096, 32000, (SSD, LLAMA), (0, 1))
+    shape = shape_of(S, B, 1, 1, 1, 1)
+    for whole, expected in ((hybrid, "bf16"), (model("llama"), "nvfp4")):
+        listed = operations(LLAMA, whole, shape, words(precision="nvfp4"))
+        qkv = next(op for op in listed if isinstance(op, Matmul) and op.name == "qkv")
+        assert qkv.under_fp4 == expected
+        assert (qkv.kept_wide > 0) is (whole is hybrid)
 
 
 def test_head_counts_its_projection_and_holds_its_logits() -> None:

@@ -110,7 +110,7 @@ def test_a_slow_rank_holds_up_many_pipelines_as_it_does_one() -> None:
     alone = [exact(*request, s, read.profile).evaluation.step_time_s for s in given]
     np.testing.assert_allclose(slow, alone, rtol=1e-9)
     even = step_times(*request[:2], replace(read.work, options=frozenset()), given, read.profile)
-    assert (slow > 1.1 * even).all()
+    assert (slow > 1.05 * even).all()  # all but the traffic of experts, which takes as long as before
 
 
 def test_how_many_passes_a_simulation_takes() -> None:
@@ -130,7 +130,7 @@ def test_the_command_tells_both_times() -> None:
         assert one["simulated_step_time_s"] == of_plan.ranked_s
         assert one["step_time_s"] == of_plan.step_time_s
     best = plan.plans[0]
-    names = ("dp", "tp", "sp", "pp", "vpp", "cp", "zero", "zero_group")
+    names = ("dp", "tp", "sp", "pp", "vpp", "cp", "cp_method", "zero", "zero_group")
     fields = {name: getattr(best.strategy, name) for name in (*names, "microbatch_size", "schedule")}
     again = api.estimate(
         "llama-3.1-70b", "64xh100", work=plan.work, recompute=best.strategy.recompute, **fields

@@ -20,12 +20,14 @@ EFFECTS: dict[str, str] = {
     "p2p-overlap": "sends of a pipeline run beside its passes, where the framework would wait",
     "ep-overlap": "expert traffic runs beside another microbatch's compute",
     "cuda-graphs-full": "the whole step is captured: no launches, fused experts",
-    "cuda-graphs-partial": "half of the kernels are captured",
-    "cuda-graphs": "half of the kernels are captured",
+    "cuda-graphs-partial": "attention, state-space layers and routing are captured; experts are launched",
+    "cuda-graphs-router": "routing alone is captured",
+    "cuda-graphs": "every layer is captured whole",
     "all-to-all": "plain dispatch of experts",
     "deep-ep": "fused dispatch, one copy a node",
     "hybrid-ep": "fused dispatch, one copy a node, fewer kernels",
     "dropless": "every token reaches its experts, so the busiest rank waits for no one",
+    "token-drop": "every expert takes a fixed number of tokens, so the host need not ask",
     "balanced-routing": "tokens are spread evenly over the experts",
     "fused-loss": "no fp32 copy of the logits",
     "vocab-tiling": "logits a tile at a time",
@@ -36,7 +38,9 @@ EFFECTS: dict[str, str] = {
     "bf16-weights": "master weights in bf16",
     "fp32-weights": "weights kept in fp32",
     "fp32-gradients": "gradients kept and reduced in fp32",
-    "compile": "norms and activations without inner copies",
+    "compile": "norms and activations without inner copies, neighbouring passes in one",
+    "fused-kernels": "norms and rotations are kernels, not plain tensor operations",
+    "async-tp": "tensor-parallel traffic runs beside pieces of its products",
     "fp32-accumulation": "gradients added up in whole fp32 buffers",
     "fused-optimizer": "the optimizer step makes no temporaries",
     "opt-in-bwd": "each layer steps as soon as its gradient is there",
@@ -52,12 +56,12 @@ VALUED: dict[str, tuple[int, int, str]] = {"straggler": (1, 100, "1.1"), "docume
 # Words of the measured tables that the model reads nothing from.
 TOLD = frozenset(
     {
-        "act-offload", "async-tp", "deterministic", "dora", "dp-overlap", "dpo", "emb",
-        "expandable-segments", "expert-offload", "fused-kernels", "fp8-block", "fp8-current",
+        "act-offload", "deterministic", "dora", "dp-overlap", "dpo", "emb",
+        "expandable-segments", "expert-offload", "fp8-block", "fp8-current",
         "fp8-delayed", "fsdp", "int4",
         "int8", "lamb", "lora", "megatron-fsdp", "mxfp8", "nf4", "offload-optimizer",
         "offload-param", "overlap", "packing", "param-gather-overlap", "reward", "rl", "sft",
-        "tiled-mlp", "token-drop", "tp-overlap", "unfused-attention", "unsloth-gc",
+        "tiled-mlp", "tp-overlap", "unfused-attention", "unsloth-gc",
         "varlen",
     }
 )  # fmt: skip

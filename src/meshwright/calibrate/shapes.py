@@ -60,7 +60,7 @@ def _shape(
     full = bool(n_layers and d_model)
     preset = _preset(name, noted, alone=not full)
     if preset is not None:
-        return _cut(preset, n_layers, vocab, "" if name else noted)
+        return _cut(_predicting(preset, name or noted, framework), n_layers, vocab, "" if name else noted)
     if not full:
         if name:
             return NoShape(False, f"model {name!r} is not known and its layers and width are not given")
@@ -101,6 +101,22 @@ def _shape(
         source="shape columns of the table of runs",
     )
     return Shaped(model, tuple(derived))
+
+
+# How often a program runs a model's module for predicting further tokens, where its card says otherwise.
+# Sources: Megatron-Bridge's recipes (mtp_num_layers 2, one module repeated), and FLOPs printed beside the
+# runs: those of AutoModel hold no such module.
+_PREDICTED = {
+    ("megatron-core", "Nemotron-3-Super-120B-A12B"): 2,
+    ("megatron-core", "Nemotron-3-Ultra-550B-A55B"): 2,
+    ("megatron-core", "nemotron3.5-lightning"): 2,
+}
+
+
+def _predicting(model: Model, name: str, framework: str) -> Model:
+    """The model with as many multi-token predictions as the program trains."""
+    times = 0 if framework == "automodel" else _PREDICTED.get((framework, name), model.mtp_layers)
+    return model if times == model.mtp_layers else replace(model, mtp_layers=times)
 
 
 def _preset(name: str | None, noted: str, *, alone: bool) -> Model | None:

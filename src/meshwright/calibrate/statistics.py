@@ -177,5 +177,25 @@ def ranking(rows: Iterable[Ranked]) -> Ranking:
     )
 
 
+def pooled(several: Iterable[Ranking]) -> Ranking:
+    """Several tables' rankings as one: groups and pairs count alike, whatever table they are of.
+
+    >>> one, two = Ranking(1, 3, 0, 10.0, 1.0), Ranking(3, 1, 2, 2.0, -1.0)
+    >>> pooled([one, two])
+    Ranking(groups=4, pairs=4, top1_right=2, mean_regret_percent=4.0, kendall_tau=0.5)
+    """
+    each = [r for r in several if r.groups]
+    groups, pairs = sum(r.groups for r in each), sum(r.pairs for r in each)
+    regret = sum((r.mean_regret_percent or 0.0) * r.groups for r in each)
+    agree = sum((r.kendall_tau or 0.0) * r.pairs for r in each)
+    return Ranking(
+        groups=groups,
+        pairs=pairs,
+        top1_right=sum(r.top1_right for r in each),
+        mean_regret_percent=regret / groups if groups else None,
+        kendall_tau=agree / pairs if pairs else None,
+    )
+
+
 def _mean(repeats: Sequence[Ranked]) -> tuple[float, float]:
     return float(np.mean([r.measured for r in repeats])), float(np.mean([r.predicted for r in repeats]))

@@ -29,6 +29,7 @@ from meshwright.errors import InputError
 Metric = Literal["step_time_s", "peak_memory_gib", "tflops_per_chip", "mfu_percent", "hfu_percent", "fits"]
 Bands = Callable[[Case, float], tuple[float, float] | None]  # (case, predicted step time) -> seconds
 REFUSED = "refused"  # how a miss begins that is a rule's verdict on the run
+EXPERTS = ("moe", "mla-moe", "hybrid-moe")  # architectures with experts
 LABELS = ("framework", "chip", "architecture", "source")
 
 
@@ -101,6 +102,12 @@ class Validation:
     rows: tuple[Row, ...]
     suspect_rows: tuple[Row, ...]
     outcomes: tuple[Outcome, ...] = field(repr=False, default=())
+
+    def time_of(self, *architectures: str) -> Errors:
+        """Step time of the runs of several architectures together."""
+        return _errors(
+            (r for r in self.rows if dict(r.labels)["architecture"] in architectures), ("step_time_s",)
+        )
 
     def json(self) -> dict[str, Any]:
         """The `validate` object of the contract, plain types only."""

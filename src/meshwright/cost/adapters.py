@@ -128,9 +128,17 @@ def state_widths(model: Model, profile: Profile, strategy: Strategy, options: fr
 
 
 @lru_cache(maxsize=64)
-def adapted_products(word: str) -> frozenset[str] | None:
-    """Names of the products that carry adapters; None where every parameter trains."""
+def adapted_products(word: str) -> frozenset[tuple[str, int]] | None:
+    """Names of the products that carry adapters, and on how many matrices; None where all trains."""
     finetune = parse(word)
     if not finetune.frozen:
         return None
-    return frozenset(name for name in (*_ATTENTION, *_MLP) if _adapted_matrices(name, finetune, 2))
+    found = ((name, _adapted_matrices(name, finetune, 2)) for name in (*_ATTENTION, *_MLP))
+    return frozenset((name, matrices) for name, matrices in found if matrices)
+
+
+def plain_adapters(profile: Profile, word: str, options: frozenset[str]) -> bool:
+    """Whether adapters run as the tensor operations they are written in; `fused-kernels` hold those of
+    quantised bases (fms-acceleration's fused_lora), `unsloth` all."""
+    fused = "unsloth" in options or ("fused-kernels" in options and parse(word).base)
+    return profile.framework.eager and not fused

@@ -18,6 +18,8 @@ import numpy as np
 
 from meshwright.strategy.placement import Span
 
+_PIECES = 4.0  # messages that a ring over the four nodes of the network's curve cuts a shard into
+
 
 @dataclass(frozen=True, slots=True)
 class Curve:
@@ -105,11 +107,12 @@ def all_to_all_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) -
 def send_recv_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) -> Any:
     """Seconds to send `nbytes` a rank to the neighbour in the group: B / W and the latency.
 
-    A group that crosses domains is as slow as the pair that crosses. `nbytes`: bytes that each rank sends.
+    A group that crosses domains is as slow as the pair that crosses. `nbytes`: bytes that each rank sends, in
+    one message, where the all-reduces that the network's curve was fitted to cut theirs in four.
     """
     crosses = span.remote > 1
     near = _transfer(nbytes, nbytes, span.direct_bytes_s, fast, curves()[span.link_kind])
-    far = _transfer(nbytes, nbytes, span.remote_bytes_s, slow, curves()["network"])
+    far = _transfer(nbytes, _PIECES * nbytes, span.remote_bytes_s, slow, curves()["network"])
     time = np.where(crosses, span.remote_latency_s + far, span.local_latency_s + near)
     return np.where((span.degree > 1) & (np.asarray(nbytes) > 0), time, 0.0)[()]
 

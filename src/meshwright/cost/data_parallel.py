@@ -111,24 +111,24 @@ def exposed(
     """Seconds a step of `sent` that stand in the way, [n, C]; the overlap table of data parallelism.
 
     Gradients hide behind the last microbatch's backward (`backward` seconds), gathered weights behind the
-    next forward, ZeRO-3 traffic behind its own microbatch; the profile's `dp_exposed` share of each never
-    hides. A run that says `no-overlap` hides nothing. What hides a microbatch's own traffic (ZeRO-2 scatters)
-    hides no weights besides.
+    next forward, ZeRO-3 traffic behind its own microbatch; of the first two the profile's `dp_exposed` share
+    never hides, of what every layer and microbatch sends `gather_exposed`. A run that says `no-overlap` hides
+    nothing. What hides a microbatch's own traffic (ZeRO-2 scatters) hides no weights besides.
     """
     if "no-overlap" in options:
         return sent.gradients + sent.weights + microbatches * sent.gathers
-    share = np.minimum(profile["dp_exposed"], 1.0)
+    once, always = (np.minimum(profile[kind], 1.0) for kind in ("dp_exposed", "gather_exposed"))
 
-    def left(seconds: Any, hider: Any) -> Any:
+    def left(seconds: Any, hider: Any, share: Any) -> Any:
         return np.maximum(share * seconds, seconds - hider)
 
     if not np.ndim(sent.gathers) and sent.gathers == 0.0:
-        return left(sent.gradients, backward) + left(sent.weights, forward)
+        return left(sent.gradients, backward, once) + left(sent.weights, forward, once)
     spare = np.minimum(np.maximum(forward + backward - sent.gathers, 0.0), forward)
     return (
-        left(sent.gradients, backward)
-        + left(sent.weights, spare)
-        + microbatches * left(sent.gathers, forward + backward)
+        left(sent.gradients, backward, once)
+        + left(sent.weights, spare, once)
+        + microbatches * left(sent.gathers, forward + backward, always)
     )
 
 

@@ -20,9 +20,11 @@ from meshwright.cost.ops import (
     Words,
     core_passes,
     passes,
+    stream_seconds,
 )
 from meshwright.cost.repeated import repeated, stays
 from meshwright.hardware.records import Chip
+from meshwright.profiles.load import when_compiled
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import Offload
 from meshwright.strategy.placement import Span
@@ -31,7 +33,8 @@ from meshwright.strategy.recompute import Recompute
 Price = tuple[Operation, Any]  # with exposed seconds of a message, or `Passes`
 NO_OFFLOAD = Offload("none")
 COMPILED = frozenset({"compile", "unsloth"})  # switches that replace plain tensor operations by fused kernels
-FUSED_NORMS = frozenset({"fused-kernels"})  # switches that fuse norms alone
+FUSED_NORMS = frozenset({"fused-kernels"})  # switches that fuse norms and rotations alone
+FUSED = COMPILED | {"liger"}  # switches under which no plain tensor operations are left
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +110,26 @@ def at_level(span: Span, level: str) -> Span:
     return span
 
 
+# Share of what tensor parallelism exposes that torch's asynchronous one leaves. Source: torchtitan's
+# benchmarks of December 2024 and June 2025, four pairs of runs that differ in it: 4 to 15 % of a step of
+# which that traffic took a fifth.
+_ASYNC = 0.5
+
+
 def exposed(
     op: Message, spans: dict[str, Span], chip: Chip, profile: Profile, options: frozenset[str]
 ) -> Any:
     """Seconds of the collective that no compute hides. The one table of what hides what inside a layer.
 
-    tp: the profile's share, all of it when the run says no overlap. cp ring: what its own attention blocks do
-    not cover (backward sends twice the bytes beside 2.5 times the FLOPs: the same share or less). ep: the
-    profile's share, a smaller one where another microbatch's compute runs beside it.
+    tp: the profile's share, half of it where a compiler sends beside pieces of its products (`async-tp`), all
+    of it when the run says no overlap. cp ring: what its own attention blocks do not cover (backward sends
+    twice the bytes beside 2.5 times the FLOPs: the same share or less). ep: the profile's share, a smaller
+    one where another microbatch's compute runs beside it.
     """
     seconds = message_seconds(op, spans, chip, profile)
     if op.axis in ("tp", "etp"):
-        return seconds if "no-overlap" in options else seconds * np.minimum(profile["tp_exposed"], 1.0)
+        share = np.minimum(profile["tp_exposed"], 1.0) * (_ASYNC if "async-tp" in options else 1.0)
+        return seconds if "no-overlap" in options else seconds * share
     if op.axis == "ep":
         hidden = "ep-overlap" in options and "no-overlap" not in options
         return seconds * np.minimum(profile["ep_overlapped" if hidden else "ep_exposed"], 1.0)
@@ -128,13 +139,20 @@ def exposed(
     return seconds
 
 
-def graph_share(options: frozenset[str], chip: Chip) -> float:
-    """Share of the kernels that the host launches one by one (captured graphs and XLA launch none)."""
+def launched(op: Operation, options: frozenset[str], chip: Chip) -> float:
+    """Share of an operation's kernels that the host launches one by one; captured graphs and XLA launch none.
+
+    Partial graphs capture attention, state-space layers and routing, and leave out experts (another size each
+    time) and dense feed-forward; some capture routing alone. Graphs of layers capture all of each.
+    """
     if chip.is_tpu or "cuda-graphs-full" in options:
         return 0.0
-    if "cuda-graphs-partial" in options or "cuda-graphs" in options:
-        return 0.5
-    return 1.0
+    if "cuda-graphs-router" in options:
+        return 0.0 if op.name in ("router", "routing") else 1.0
+    if "cuda-graphs-partial" in options:
+        outside = op.module in ("mlp", "moe", "moe_act") and op.name not in ("router", "routing")
+        return 1.0 if outside else 0.0
+    return 0.0 if "cuda-graphs" in options else 1.0
 
 
 def layer_cost(
@@ -163,11 +181,26 @@ def priced(
     options: frozenset[str],
 ) -> Iterator[Price]:
     """Each operation with what it takes: the exposed seconds of a message, the passes of any other."""
+    if options & COMPILED and not profile.framework.compiled:
+        numbers = {**profile.numbers, "traffic": when_compiled(profile.numbers["traffic"])}
+        profile = replace(profile, numbers=numbers)
     for op in ops:
         if isinstance(op, Message):
             yield op, exposed(op, spans, chip, profile, options)
-        else:
-            yield op, started(passes(op, words, chip, profile), chip)
+            continue
+        cost = passes(op, words, chip, profile)
+        if isinstance(op, Stream) and written_plainly(op, profile, options):
+            forward, backward = (stream_seconds(nbytes, chip, profile) for nbytes in op.plain)
+            cost = replace(
+                cost, forward=cost.forward + forward, backward_input=cost.backward_input + backward
+            )
+        yield op, started(cost, chip)
+
+
+def written_plainly(op: Stream, profile: Profile, options: frozenset[str]) -> bool:
+    """Whether an operation runs as the plain tensor operations it is written in."""
+    by_hand = op.module == "norm" or op.name in ("qk_norm", "rope")
+    return profile.framework.eager and not (options & FUSED or (by_hand and options & FUSED_NORMS))
 
 
 def summed(
@@ -189,6 +222,7 @@ def summed(
     widest: Any = 0.0  # bytes of the largest product's output, whose gradient stands beside what is saved
     buffers: Any = 0.0
     first_norm = True
+    waits = False
     habits = profile.framework
     compiled = bool(options & COMPILED)
     eager = habits.eager and not compiled
@@ -196,6 +230,7 @@ def summed(
         again: Any = 1.0 if whole else repeated(op, recompute)
         if isinstance(op, Message):
             seconds = price
+            waits = waits or op.waits
             axis = "tp" if op.axis == "etp" else op.axis
             buffers = np.maximum(buffers, op.buffer)
             totals[f"{axis}_forward"] = totals[f"{axis}_forward"] + op.forward * seconds
@@ -213,13 +248,14 @@ def summed(
         totals["flops_backward"] = totals["flops_backward"] + cost.flops_backward
         totals["floor_forward"] = totals["floor_forward"] + cost.floor_forward
         totals["floor"] = totals["floor"] + cost.floor_forward + cost.floor_backward
-        kernels_forward = kernels_forward + cost.kernels_forward
-        kernels_backward = kernels_backward + cost.kernels_backward
+        by_host = launched(op, options, chip)
+        kernels_forward = kernels_forward + by_host * cost.kernels_forward
+        kernels_backward = kernels_backward + by_host * cost.kernels_backward
         if np.ndim(again) or again:
             totals["recompute"] = totals["recompute"] + again * cost.forward
             totals["flops_recompute"] = totals["flops_recompute"] + again * cost.flops_forward
             totals["floor"] = totals["floor"] + again * cost.floor_forward
-            kernels_backward = kernels_backward + again * cost.kernels_forward
+            kernels_backward = kernels_backward + again * by_host * cost.kernels_forward
         kept = op.saved
         if eager and isinstance(op, Stream) and not (op.module == "norm" and options & FUSED_NORMS):
             kept = kept + op.eager
@@ -238,13 +274,13 @@ def summed(
         totals["saved"] = boundary
         totals["offloaded"] = boundary if offload.any and offload.operations is None else 0.0
     totals["live"] = np.maximum(everything - totals["saved"], 0.0) + widest + buffers
-    launch = profile["host"] * graph_share(options, chip)
+    launch = profile["host"]
     device_forward = totals["forward"] + totals["tp_forward"] + totals["cp_forward"] + totals["ep_forward"]
     device_backward = (
         totals["backward_input"] + totals["backward_weight"] + totals["recompute"]
         + totals["tp_backward"] + totals["cp_backward"] + totals["ep_backward"]
     )  # fmt: skip
-    totals["host_forward"] = beyond(launch * kernels_forward, device_forward)
+    totals["host_forward"] = beyond(launch * kernels_forward, device_forward, waits=waits)
     totals["host_backward"] = beyond(launch * kernels_backward, device_backward)
     return LayerCost(**totals)
 
@@ -265,14 +301,19 @@ def started(cost: Passes, chip: Chip) -> Passes:
     )
 
 
-def beyond(host: Any, device: Any) -> Any:
+def beyond(host: Any, device: Any, *, waits: bool = False) -> Any:
     """Seconds a pass lasts beyond its device time when the host needs `host` seconds to launch it.
 
     (host^4 + device^4)^(1/4) - device: the longer of the two, with a soft corner where they are alike, since
-    short kernels starve the device before the sums are equal.
+    short kernels starve the device before the sums are equal. A host that `waits` in each layer to hear how
+    many tokens the experts got cannot run ahead into the next one: the square root of the squares.
+    **Source** of the wait: Megatron-Bridge's recipes, which replace it ("syncs tokens_per_expert to the host
+    every layer, which serializes the CPU behind the GPU"); both exponents assumed.
     """
     longer = np.maximum(np.maximum(host, device), 1e-12)
     squares = (host / longer) ** 2, (device / longer) ** 2
+    if waits:
+        return longer * np.sqrt(squares[0] + squares[1]) - device
     return longer * np.sqrt(np.sqrt(squares[0] ** 2 + squares[1] ** 2)) - device
 
 

@@ -6,7 +6,7 @@ same list, so these cannot disagree. All fields broadcast.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -50,7 +50,10 @@ class Words:
     fused_experts: (
         bool  # activation and quantisation inside the grouped products, permutation inside dispatch
     )
-    adapted: frozenset[str] | None = None  # products with adapters on frozen weights; None: all train
+    dropless: bool = True  # the host waits to hear how many tokens each expert got
+    # Products with adapters on frozen weights, and how many matrices each is; None: all train.
+    adapted: frozenset[tuple[str, int]] | None = None
+    plain_adapters: bool = False  # in plain tensor operations, with dropout, in fp32
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,9 @@ class Matmul:
     fused: bool = False  # operands come quantised and activated out of the product before
     parts: tuple[Num, ...] = ()
     place: int | None = None
+    calls: Num = 1.0  # library calls of one product: experts are taken one after another
+    under_fp4: str = "nvfp4"  # what it runs in where the run asks for nvfp4
+    kept_wide: float = 0.0  # share of the layers of its kind that a recipe for nvfp4 leaves in bf16
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +95,7 @@ class Core:
     backward: float
     width: int
     saved: Num = 0.0
-    kernels: int = 1
+    kernels: Num = 1
     units: float = 1.0  # rate of the units it runs on over that of the matrix units
 
 
@@ -101,10 +107,12 @@ class Stream:
     module: str
     forward: Num
     backward: Num
-    kernels: tuple[int, int] = (1, 1)
+    kernels: tuple[Num, Num] = (1, 1)
     saved: Num = 0.0
     fusible: bool = True  # scaled by how well the framework fuses
-    eager: Num = 0.0  # bytes that stay as well where it is written in plain tensor operations
+    # Where it is written in plain tensor operations: bytes that stay as well, and bytes moved besides.
+    eager: Num = 0.0
+    plain: tuple[Num, Num] = (0.0, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +137,7 @@ class Message:
     )
     buffer: Num = 0.0  # bytes it fills that a layer holds while it runs
     result: Num = 0.0  # bytes it leaves forward, which stay where recompute keeps results
+    waits: bool = False  # the host reads from the device how much there is before it goes on
 
 
 Operation = Matmul | Core | Stream | Message
@@ -140,6 +149,13 @@ _TILES = ((256, 128, 1.0), (128, 128, 0.93), (128, 64, 0.78), (64, 64, 0.6))
 # Rate of a product whose rows do not start on whole cache lines (width or depth off the multiple of 64).
 # Source: BLOOM's search (bigscience@9e64ede): hidden 14400 at tp 8 gives 94 TFLOP/s, 13824 gives 120.
 _UNALIGNED = 0.78
+_CALL = 0.25  # host time of one more library call inside a loop over experts, of a whole operation's; assumed
+# Bytes that an adapter moves beside its frozen product for each element of its input and output, forward, and
+# of both backward. Its own products are as thin as its rank: x is read and y added to, backward dy and x are
+# read and dx added to (LoRA, arXiv 2106.09685, section 4). Plain: peft's Linear.forward under autocast casts
+# x to fp32, drops, casts back, scales and adds, each an operation of its own, and autograd as much.
+_ADAPTER = (2.0, 4.0, 6.0, 2.0)
+_PLAIN_ADAPTER = (23.0, 12.0, 29.0, 6.0)
 _DEPTH_HALF = 96.0  # k at which prologue and epilogue cost as much as the loop itself; assumed
 
 
@@ -203,6 +219,12 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
     passes that quantise its operands. **Source**: roofline; shares from profiles.
     """
     precision = words.precision if op.quantised else "bf16"
+    if precision == "nvfp4":
+        if op.kept_wide:
+            few = replace(op, kept_wide=0.0)
+            wide = matmul_passes(replace(few, quantised=False), words, chip, profile)
+            return _blended(matmul_passes(few, words, chip, profile), wide, op.kept_wide)
+        precision = op.under_fp4
     low = precision in ("fp8", "mxfp8", "nvfp4") and chip.peak_flops(precision) > chip.bf16_flops
     peak = chip.peak_flops(precision)
     share = profile["matrix"] * (profile["low_precision"] if low else 1.0)
@@ -225,26 +247,38 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
         flops / (rate * matmul_efficiency(op.k, op.m, op.n, op.groups, chip.compute_units)),
         stream_seconds(accumulated, chip, profile),
     )
-    kernels = (1.0, 2.0)
+    each = 1.0 + _CALL * (op.calls - 1.0)
+    kernels = (each, 2.0 * each)
     if low:
         # x is read in 16 bits and written in both layouts forward, its gradient in both backward. Weights are
-        # quantised once a step, and a fused program quantises on the way out of the product before.
-        copies = 0.0 if op.fused else 2.0 + 2.0 * size
+        # quantised once a step, and a fused program quantises on the way out of the product before. Four bits
+        # need the largest value of the whole tensor first: one more reading (arXiv 2509.25149, appendix).
+        copies = 0.0 if op.fused else (4.0 if precision == "nvfp4" else 2.0) + 2.0 * size
         x, dy = op.m * op.k * op.groups, op.m * op.n * op.groups
         forward = forward + stream_seconds(copies * x, chip, profile)
         data = data + stream_seconds(copies * dy, chip, profile)
-        kernels = (2.0, 3.0)
+        kernels = (2.0 * each, 3.0 * each)
     floor = np.maximum(flops / peak, operands / chip.hbm_bytes_s)
     if words.adapted is None:
         return Passes(forward, data, weight, flops, 2.0 * flops, floor, 2.0 * floor, kernels[0], kernels[1])
-    # Frozen: no weight gradient. An adapter's products are as thin as its rank and take what their operands
-    # take: x read and y added to, backward dy and x read and dx added to (LoRA, arXiv 2106.09685, section 4).
-    if op.name in words.adapted:
-        x, y = 2.0 * op.m * op.k * op.groups, 2.0 * op.m * op.n * op.groups
-        forward = forward + stream_seconds(x + 2.0 * y, chip, profile)
-        data = data + stream_seconds(3.0 * x + y, chip, profile)
-        kernels = (kernels[0] + 2.0, kernels[1] + 4.0)
+    matrices = dict(words.adapted).get(op.name, 0)
+    if matrices:
+        if not words.plain_adapters:
+            matrices = 1  # one adapter on the product of all
+        x, y = float(matrices) * op.m * op.k * op.groups, op.m * op.n * op.groups
+        moved = _PLAIN_ADAPTER if words.plain_adapters else _ADAPTER
+        forward = forward + stream_seconds(moved[0] * x + moved[1] * y, chip, profile)
+        data = data + stream_seconds(moved[2] * x + moved[3] * y, chip, profile)
+        kernels = (kernels[0] + 2.0 * matrices, kernels[1] + 4.0 * matrices)
     return Passes(forward, data, 0.0, flops, flops, floor, floor, kernels[0], kernels[1] - 1.0)
+
+
+def _blended(most: Passes, rest: Passes, share: float) -> Passes:
+    """The mean over layers of which `share` are as `rest`."""
+    mean = {
+        f.name: (1.0 - share) * getattr(most, f.name) + share * getattr(rest, f.name) for f in fields(most)
+    }
+    return Passes(**mean)
 
 
 def core_passes(op: Core, chip: Chip, profile: Profile) -> Passes:
@@ -263,8 +297,8 @@ def core_passes(op: Core, chip: Chip, profile: Profile) -> Passes:
         flops_backward=op.backward * op.flops,
         floor_forward=floor,
         floor_backward=op.backward * floor,
-        kernels_forward=float(op.kernels),
-        kernels_backward=float(op.kernels),
+        kernels_forward=1.0 * op.kernels,
+        kernels_backward=1.0 * op.kernels,
     )
 
 
@@ -275,8 +309,8 @@ def stream_passes(op: Stream, chip: Chip, profile: Profile) -> Passes:
         forward=stream_seconds(op.forward * factor, chip, profile),
         backward_input=stream_seconds(op.backward * factor, chip, profile),
         floor_forward=op.forward * 0.0,
-        kernels_forward=float(op.kernels[0]),
-        kernels_backward=float(op.kernels[1]),
+        kernels_forward=1.0 * op.kernels[0],
+        kernels_backward=1.0 * op.kernels[1],
     )
 
 

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import schedule
-from meshwright.cost.adapters import adapted_products
+from meshwright.cost.adapters import adapted_products, plain_adapters
 from meshwright.cost.distinct import Axis, Candidates, Distinct, Values, axis
 from meshwright.cost.layer import NO_OFFLOAD, LayerCost, Price, priced, summed
-from meshwright.cost.layers import ends, operations, shared_operations
+from meshwright.cost.layers import ends, is_hybrid, operations, shared_operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
 from meshwright.hardware.records import Chip, Cluster
 from meshwright.model.params import mtp_blocks
@@ -93,8 +93,10 @@ def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:
         dispatcher=strategy.dispatcher,
         imbalance=float(profile["imbalance"]) if unbalanced else 1.0,
         fused_experts="cuda-graphs-full" in work.options,
+        dropless="token-drop" not in work.options,
         loss=loss_word(work, profile),
         adapted=adapted_products(strategy.finetune),
+        plain_adapters=plain_adapters(profile, strategy.finetune, work.options),
     )
 
 
@@ -104,6 +106,8 @@ def mtp_operations(model: Model, shape: Shape, words: Words) -> tuple[Operation,
     **Source**: DeepSeek-V3 report, section 2.2.
     """
     h = model.d_model
+    if words.precision == "nvfp4" and is_hybrid(model):
+        words = replace(words, precision="bf16")
     return (
         Matmul(
             "mtp_join", "kept", shape.tokens / shape.tp, 2 * h, h, saved=4.0 * shape.tokens / shape.tp * h

@@ -13,8 +13,8 @@ from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.hardware.records import Chip
 from meshwright.profiles.records import MOST_OF_PEAK, Framework, Number, Profile
 
-# Which numbers a framework generation and a chip family may carry, six kinds each.
-FRAMEWORK_KINDS = ("matrix", "attention", "traffic", "tp_exposed", "dp_exposed", "host")
+# Which numbers a framework generation and a chip family may carry.
+FRAMEWORK_KINDS = ("matrix", "attention", "traffic", "tp_exposed", "dp_exposed", "gather_exposed", "host")
 CHIP_KINDS = ("matrix", "memory", "attention", "scale_up", "scale_out", "low_precision")
 
 # A chip that no prior and no family covers.
@@ -170,6 +170,11 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
     most = MOST_OF_PEAK / composed["matrix"].value
     composed["low_precision"] = replace(low, value=min(low.value, most))
     return composed
+
+
+def when_compiled(traffic: Number) -> Number:
+    """Element-wise traffic of an eager program once a compiler fuses neighbouring passes."""
+    return replace(traffic, value=traffic.value * _COMPILED["value"])
 
 
 def load(

@@ -52,6 +52,8 @@ def operations(block: Block, model: Model, shape: Shape, words: Words) -> tuple[
         ops = tuple(
             replace(op, eager=0.0) if op.module == "norm" and isinstance(op, Stream) else op for op in ops
         )
+    if words.precision == "nvfp4" and is_hybrid(model):
+        ops = _under_fp4(ops)
     return tuple(_placed(ops))
 
 
@@ -64,6 +66,28 @@ def _placed(ops: tuple[Operation, ...]) -> Iterator[Operation]:
             place += max(1, len(op.parts))
         else:
             yield op
+
+
+# What a hybrid's recipe for nvfp4 leaves wider, and the share of its layers (the last ones) that stay whole.
+# Source: report of Nemotron 3 Super (arXiv 2604.12374), its table of precisions: attention and latent
+# projections, the last 15 % of the network and multi-token prediction in bf16, state-space outputs in mxfp8.
+_WIDER = {"qkv": "bf16", "proj": "bf16", "latent_down": "bf16", "latent_up": "bf16", "out_proj": "mxfp8"}
+_LAST = 0.15
+
+
+def is_hybrid(model: Model) -> bool:
+    """Whether some layers are state-space layers."""
+    return any(isinstance(block.mixer, Mamba1 | Mamba2) for block in model.blocks)
+
+
+def _under_fp4(ops: tuple[Operation, ...]) -> tuple[Operation, ...]:
+    """The operations of a hybrid's layer as its recipe for nvfp4 runs them."""
+    return tuple(
+        replace(op, under_fp4=_WIDER.get(op.name, op.under_fp4), kept_wide=_LAST)
+        if isinstance(op, Matmul)
+        else op
+        for op in ops
+    )
 
 
 def shared_operations(model: Model, shape: Shape, words: Words) -> tuple[Operation, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm
+from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm, norm_plain
 from meshwright.cost.ops import Core, Matmul, Message, Operation, Shape, Stream, Words
 from meshwright.model.records import Attention, LatentAttention
 from meshwright.strategy.records import Num
@@ -66,8 +66,11 @@ def core(
     messages = context_messages(shape, words, heads, qk_dim, v_dim, kv_bytes, keys)
     if words.flash:
         flops = 2.0 * tokens * keys * heads * (qk_dim + v_dim)
-        kept = Core("core", "core_attn", flops, 2.5, max(qk_dim, v_dim), saved=4.0 * tokens * heads)
-        return (*messages, kept, Stream("core_out", "kept", 0.0, 0.0, (0, 0), saved=out_bytes))
+        parts, merged = merges(shape, words, heads, qk_dim, v_dim, kv_bytes)
+        kept = Core(
+            "core", "core_attn", flops, 2.5, max(qk_dim, v_dim), saved=4.0 * tokens * heads, kernels=parts
+        )
+        return (*messages, kept, *merged, Stream("core_out", "kept", 0.0, 0.0, (0, 0), saved=out_bytes))
     square = tokens * shape.seq_len * heads  # scores, computed whole
     scores = Matmul("scores", "core_attn", tokens / shape.microbatch_size, qk_dim, shape.seq_len,
                     heads * shape.microbatch_size, quantised=False)  # fmt: skip
@@ -80,6 +83,24 @@ def core(
     )
     out = Stream("core_out", "kept", 2.0 * out_bytes, 2.0 * out_bytes, (2, 2), saved=out_bytes)
     return (*messages, scores, softmax, values, out)
+
+
+def merges(
+    shape: Shape, words: Words, heads: Num, qk_dim: int, v_dim: int, kv_bytes: Num
+) -> tuple[Num, tuple[Stream, ...]]:
+    """Kernels of the core under a ring, one a block of keys, and what adds their partial results up.
+
+    A block's output is scaled and added to what is there (two reads and a write of 16 bits), backward the
+    gradients of q, k and v are; causal order halves the queries or the keys of a block: of four halves three.
+    **Source**: TransformerEngine's context_parallel.py. A ring over domains has too few blocks to count.
+    """
+    if words.cp_method != "ring":
+        return 1, ()
+    blocks = shape.cp - 1.0
+    sums = 0.75 * 6.0 * blocks * shape.tokens * heads
+    gradients = sums * qk_dim + 0.75 * 3.0 * blocks * kv_bytes
+    kernels = (2.0 * blocks, 2.0 * blocks)
+    return shape.cp, (Stream("merge", "core_attn", sums * v_dim, gradients, kernels, fusible=False),)
 
 
 def context_messages(
@@ -130,15 +151,24 @@ def operations(
     gate = heads * block.v_dim if block.output_gate else 0.0
     qkv_bytes = 2.0 * tokens * width
     kv_bytes = 2.0 * tokens * kv_heads * (block.head_dim + block.v_dim)
-    rope = 2.0 * 2.0 * tokens * (heads + kv_heads) * block.head_dim
+    turned = tokens * (heads + kv_heads) * block.head_dim
+    rope = 4.0 * turned
     ops: list[Operation] = [
         *norm("norm", d_model, shape, words, norm_kernels),
         *_projections(block, d_model, q_width, kv_heads * own, gate, shape, words),
         Stream("qkv_out", "qkv", 0.0, 0.0, (0, 0), saved=qkv_bytes + 2.0 * tokens * gate),
-        *((Stream("rope", "qkv", rope, rope, (2, 2)),) if block.rotary else ()),
+        # In plain tensor operations (two products, a negated half, its concatenation, a sum) 20 bytes each.
+        *(
+            (Stream("rope", "qkv", rope, rope, (2, 2), plain=(4.0 * rope, 4.0 * rope)),)
+            if block.rotary
+            else ()
+        ),
     ]
     if block.qk_norm != "none":
-        ops.append(Stream("qk_norm", "qkv", rope, 1.5 * rope, (2, 4), saved=rope / 2.0, eager=rope))
+        ops.append(
+            Stream("qk_norm", "qkv", rope, 1.5 * rope, (2, 4), saved=rope / 2.0, eager=rope,
+                   plain=norm_plain(turned))
+        )  # fmt: skip
     ops += core(shape, words, block.n_heads, block.head_dim, block.v_dim,
                 keys_seen(block, shape.attended_len), kv_bytes)  # fmt: skip
     ops += scoring(block, shape)

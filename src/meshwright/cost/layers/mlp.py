@@ -21,8 +21,9 @@ def activation(name: str, module: str, tokens: Num, width: Num, *, gated: bool, 
     saved = one * inputs + size * tokens * width
     eager = one if gated else 0.0  # the activated half, which the product of both halves needs
     return Stream(
-        name, module, one * (inputs + 1.0), one * (2.0 * inputs + 1.0), (1, 1), saved=saved, eager=eager
-    )
+        name, module, one * (inputs + 1.0), one * (2.0 * inputs + 1.0), (1, 1), saved=saved, eager=eager,
+        plain=(2.0 * eager, 4.0 * eager),  # it is written and read again; backward so are both gradients
+    )  # fmt: skip
 
 
 def apart(

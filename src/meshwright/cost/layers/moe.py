@@ -38,18 +38,20 @@ def operations(
     if words.fused_experts:
         act = replace(act, forward=0.0, backward=0.0, kernels=(0, 0))
     limit = block.topk_groups if block.n_groups > 1 else 0
+    fused, counted = words.fused_experts, words.dropless and not words.fused_experts
 
     def dispatch(name: str, element: float) -> Message:
         if words.dispatcher == "all-gather":  # every rank gets every token of the group and keeps its own
             collective: Literal["all_gather", "reduce_scatter"] = (
                 "all_gather" if name == "dispatch" else "reduce_scatter"
             )
-            return Message(name, "moe", "ep", collective, element * own * shape.ep * d_in)
+            return Message(name, "moe", "ep", collective, element * own * shape.ep * d_in, waits=counted)
         if words.dispatcher == "all-to-all":  # one copy an expert, whatever ranks they share
             left = left_by(shape.ep, copies if name == "dispatch" else 2.0 * own * block.top_k * d_in)
-            return Message(name, "moe", "ep", "all_to_all", element * own * block.top_k * d_in, result=left)
+            return Message(name, "moe", "ep", "all_to_all", element * own * block.top_k * d_in, result=left,
+                           waits=counted)  # fmt: skip
         return Message(name, "moe", "ep", "experts", element * d_in, tokens=own, top_k=block.top_k,
-                       n_experts=block.n_experts, domains=limit)  # fmt: skip
+                       n_experts=block.n_experts, domains=limit, waits=counted)  # fmt: skip
 
     ops: list[Operation] = [
         *norm("norm", d_model, shape, words, norm_kernels),
@@ -60,18 +62,22 @@ def operations(
     ]  # fmt: skip
     if block.latent_dim:
         ops.append(Matmul("latent_down", "moe", own, d_model, d_in, saved=2.0 * own * d_in))
+    if words.dispatcher == "hybrid-ep":  # each rank hears where every token of the group goes
+        ops.append(
+            Message("routing_map", "moe", "ep", "all_gather", own * block.n_experts * shape.ep, 1.0, 0.0)
+        )
     ops += [
-        Stream("permute", "moe", moved, moved, (2, 2), saved=size * routed * d_in),
+        Stream("permute", "moe", moved, moved, (2, 2), saved=size * routed * d_in, fusible=False),
         dispatch("dispatch", size if words.dispatcher != "all-to-all" else 2.0),
         Message("expert_gather", "moe", "etp", "all_gather", copies, 1.0, 1.0),
         Matmul(
-            "experts_up", "moe", rows, d_in, width * inputs, experts, saved=read, fused=words.fused_experts
+            "experts_up", "moe", rows, d_in, width * inputs, experts, saved=read, fused=fused, calls=experts
         ),
         act,
-        Matmul("experts_down", "moe", rows, width, d_in, experts, fused=words.fused_experts),
+        Matmul("experts_down", "moe", rows, width, d_in, experts, fused=fused, calls=experts),
         Message("expert_scatter", "moe", "etp", "reduce_scatter", copies, 1.0, 1.0),
         dispatch("combine", 2.0),
-        Stream("unpermute", "moe", moved, moved, (3, 3)),
+        Stream("unpermute", "moe", moved, moved, (3, 3), fusible=False),
     ]
     if block.latent_dim:
         ops.append(Matmul("latent_up", "moe", own, d_in, d_model, saved=2.0 * own * d_in))
