@@ -172,6 +172,24 @@ def test_a_batch_that_is_left_out_is_usual() -> None:
     assert "usual" in found.derived["global_batch_size"].because
 
 
+def test_what_the_rule_never_saw_is_said() -> None:
+    found = api.guide("llama-3.1-405b", "1xh100", seq_len="8k").answer
+    assert found is not None
+    little, unseen = found.remarks
+    assert "takes 77 chips at the least, and there are 1" in little
+    assert "let plan search" in unseen
+    for case in TABLE[::40]:
+        assert not list(RULE.outside(case.facts()))
+
+
+def test_chips_that_are_no_power_of_two_get_a_batch_that_they_divide() -> None:
+    found = api.guide("gpt-oss-120b", "96xh100", seq_len="4k").answer
+    assert found is not None
+    assert found.work.global_batch_size == 3 * 2**10
+    assert found.dp * found.mix.tp * found.mix.pp * found.mix.cp == 96
+    assert found.work.global_batch_size % found.dp == 0
+
+
 def test_compared_with_the_search() -> None:
     beside = api.guide("llama-3.1-8b", "64xh100", seq_len=8192, compare=True).answer.compared
     assert beside.best.step_time_s <= beside.followed.step_time_s

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import log2
 from typing import Any
 
 from meshwright import estimating
@@ -49,8 +50,9 @@ def guide(
     mix = advice.recipe.mix(job)
     beside = _compared(request, mix, price_per_chip_hour, progress) if compare else None
     answer = Answer(
-        request.model, request.cluster.cluster, request.work, request.derived, job, asked, advice, mix, beside
-    )
+        request.model, request.cluster.cluster, request.work, request.derived, job, asked, advice, mix,
+        tuple(shipped.outside(job)), beside,
+    )  # fmt: skip
     return Guide(shipped, answer)
 
 
@@ -66,12 +68,11 @@ def _read(model: Any, cluster: Any, arguments: dict[str, Any]) -> Request:
     first = requests.read(model, cluster, **arguments | {"global_batch_size": 1})
     because = f"a step as usual: {practice.practice()['tokens_per_step']['rule']}"
     chips = first.cluster.cluster.n_chips
-    odd = chips // (
-        chips & -chips
-    )  # replicas are to divide the batch, and this is in none of the rule's powers
-    batch = max(round(practice.tokens_per_step(first.model) / int(first.work.seq_len) / odd), 1) * odd
+    odd = chips // (chips & -chips)  # replicas divide the batch, so what divides the chips should too
+    usual = practice.tokens_per_step(first.model) / int(first.work.seq_len)
+    batch = odd * 2 ** max(round(log2(usual / odd)), 0)
     if odd > 1:
-        because += f"; a multiple of {odd}, as {chips} chips are"
+        because += f"; {odd} times a power of two, as {chips:,} chips are"
     derived = first.derived | {"global_batch_size": Because(batch, because)}
     return replace(first, work=replace(first.work, global_batch_size=batch), strategy={}, derived=derived)
 

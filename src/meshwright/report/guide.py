@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from meshwright import units
 from meshwright.report import as_json
 from meshwright.report.sweep import summary
+from meshwright.search.guide.facts import BY_NAME, Facts, Question
 from meshwright.search.guide.rule import Advice, Ask, Losses, Node, Rule, node_json
 from meshwright.search.guide.table import SLACK
 from meshwright.search.mixes import Mix
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
     from meshwright.hardware.records import Cluster
     from meshwright.model.records import Model
     from meshwright.report.records import Because, Estimate
-    from meshwright.search.guide.facts import Facts
     from meshwright.work import Work
 
 LEFT = "microbatch, recompute, ZeRO stage, chunks of a stage and schedule are what fits best: plan finds them"
@@ -53,7 +54,28 @@ class Answer:
     asked: tuple[Ask, ...]
     advice: Advice
     mix: Mix
+    outside: tuple[tuple[Question, float], ...] = ()  # figures that none of the rule's jobs had
     compared: Compared | None = None
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What to know before following the advice: that nothing can fit, or that the rule never saw such a
+        job."""
+        told = []
+        state = BY_NAME["state"]
+        share = state.value(self.facts)
+        if share > 1:
+            least = ceil(share * self.facts.n_chips)
+            told.append(
+                f"{state.words}: {state.text(share)}; with Adam it takes {least:,} chips at the least, "
+                f"and there are {self.facts.n_chips:,}"
+            )
+        if self.outside:
+            figures = "; ".join(
+                f"{question.words} {question.text(value)}" for question, value in self.outside
+            )
+            told.append(f"none of the jobs behind the rule had such figures: {figures}; let plan search")
+        return tuple(told)
 
     @property
     def words(self) -> str:
@@ -114,6 +136,7 @@ def _answer(a: Answer) -> dict[str, Any]:
             for ask, (words, _) in zip(a.asked, a.path())
         ],
         "losses": asdict(a.advice.losses),
+        "remarks": list(a.remarks),
         "derived": {name: {"value": b.value, "because": b.because} for name, b in a.derived.items()},
         "compared": None,
     }

@@ -42,6 +42,8 @@ def _print_answer(a: Answer, console: Console) -> None:
     console.print(f"{a.words[0].upper()}{a.words[1:]}.")
     console.print(f"  dp {a.dp}, tp {a.mix.tp}, pp {a.mix.pp}, cp {a.mix.cp}, ep {a.mix.ep}; {LEFT}")
     console.print(f"  Where this was the advice: {lost(a.advice.losses)}.")
+    for remark in a.remarks:
+        console.print(f"  Mind: {remark}.")
     if a.compared is not None:
         _print_compared(a.compared, console)
 

@@ -23,6 +23,7 @@ DEPTH = 6
 LEAST = 6  # cases on each side of a question
 GAIN = 0.06  # of one step time that a further question must save, summed over all cases
 AXIS = 0.002  # what an axis more must save, so that of equal recipes the plainest is told
+ROUNDED = 1e-5  # ranges are written with six digits
 GOOD = 0.03  # a loss that nobody would notice: plans this close are tied
 
 Array = npt.NDArray[np.float64]
@@ -78,6 +79,7 @@ class Rule:
     losses: Losses
     unseen: Losses
     by_model: dict[str, Losses] = field(default_factory=dict)  # of `unseen`
+    ranges: dict[str, tuple[float, float]] = field(default_factory=dict)  # of each question in its jobs
 
     def path(self, job: Facts) -> tuple[tuple[Ask, ...], Advice]:
         """The questions that lead to the advice for a job, and the advice."""
@@ -86,6 +88,14 @@ class Rule:
             asked.append(node)
             node = node.below if node.question.value(job) <= node.threshold else node.above
         return tuple(asked), node
+
+    def outside(self, job: Facts) -> Iterator[tuple[Question, float]]:
+        """The figures of a job that none of the jobs had which the rule was fitted to."""
+        for name, (low, high) in self.ranges.items():
+            question = BY_NAME[name]
+            value = question.value(job)
+            if not low * (1 - ROUNDED) <= value <= high * (1 + ROUNDED):
+                yield question, value
 
     def mix(self, job: Facts) -> Mix:
         """The degrees that the rule gives a job."""
@@ -130,7 +140,9 @@ def fitted(cases: Sequence[Case]) -> Rule:
         unseen[~others] = _lost(without, asked[~others], losses[~others])
     by_model = {name: Losses.of(unseen[names == name]) for name in dict.fromkeys(names.tolist())}
     root = _named(found, asked, losses, experts, choices)
-    return Rule(root, Losses.of(_lost(found, asked, losses)), Losses.of(unseen), by_model)
+    ends = zip(QUESTIONS, asked.min(axis=0).tolist(), asked.max(axis=0).tolist())
+    ranges = {q.name: (float(f"{low:.6g}"), float(f"{high:.6g}")) for q, low, high in ends}
+    return Rule(root, Losses.of(_lost(found, asked, losses)), Losses.of(unseen), by_model, ranges)
 
 
 def _priced(case: Case, job: Facts, choices: Sequence[Recipe]) -> list[float]:
@@ -172,7 +184,7 @@ def written(rule: Rule) -> str:
     """The rule as JSON."""
     by_model = {name: _rounded(losses) for name, losses in rule.by_model.items()}
     body = {"losses": _rounded(rule.losses), "unseen": _rounded(rule.unseen), "by_model": by_model}
-    return json.dumps(body | {"tree": node_json(rule.root)}, indent=1) + "\n"
+    return json.dumps(body | {"ranges": rule.ranges, "tree": node_json(rule.root)}, indent=1) + "\n"
 
 
 def node_json(node: Node) -> dict[str, Any]:
@@ -191,7 +203,9 @@ def read(text: str) -> Rule:
     """The rule that `written` wrote."""
     body = json.loads(text)
     by_model = {name: Losses(**losses) for name, losses in body["by_model"].items()}
-    return Rule(_node(body["tree"]), Losses(**body["losses"]), Losses(**body["unseen"]), by_model)
+    ranges = {name: (low, high) for name, (low, high) in body["ranges"].items()}
+    losses, unseen = (Losses(**body[name]) for name in ("losses", "unseen"))
+    return Rule(_node(body["tree"]), losses, unseen, by_model, ranges)
 
 
 def _node(body: dict[str, Any]) -> Node:
