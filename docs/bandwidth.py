@@ -125,7 +125,9 @@ def solved(point: Point) -> dict[str, Any]:
     space = build_space(request.model, request.cluster, request.work, {}, request.profile)
     found = scan(request, space, top=1, techniques=("pp",))
     best = found.best[0] if found.best else None
-    without = best if best is not None and best.strategy.pp == 1 else found.without.get("pp")
+    without = (
+        best if best is not None and best.strategy.pp == 1 else next(iter(found.without["pp"].plans), None)
+    )
     told = {"best": _told(request, best), "without": _told(request, without)}
     return {"chips": request.cluster.n_chips, "tokens": int(request.work.tokens_per_step)} | told
 

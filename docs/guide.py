@@ -94,6 +94,24 @@ def unseen(golden: rule.Rule) -> str:
     return "\n".join(lines)
 
 
+def needs(case: table.Case, axis: str) -> bool:
+    """Whether every mix without an axis loses more than anyone would notice."""
+    return all(loss > rule.GOOD for mix, loss in case.losses.items() if getattr(mix, axis) == 1)
+
+
+def needed(found: Sequence[table.Case]) -> str:
+    """In how many jobs of each cluster each axis is needed."""
+    names = {"tp": "tensor", "pp": "pipeline", "cp": "context", "ep": "expert"}
+    lines = ["| cluster | jobs | " + " | ".join(names.values()) + " |", "| --- " * (len(names) + 2) + "|"]
+    for place, cluster in enumerate(practice.practice()["clusters"]):
+        own = [case for case in found if case.job.cluster == place and case.strategy is not None]
+        counts = [str(sum(needs(case, axis) for case in own)) for axis in names]
+        lines.append(f"| {cluster['name']} | {len(own)} | " + " | ".join(counts) + " |")
+    return "\n".join(lines)
+
+
+NEEDED = "Jobs in which the best plan without an axis of parallelism loses more than 3 %."
+
 OPENING = """{jobs} training jobs were searched by the ordinary search: {models} models on {clusters}
 clusters at {lengths} lengths, in bf16. To the best plans a decision tree is fitted, over figures that one
 knows before any search. `meshwright guide` prints it; `meshwright guide MODEL --on CLUSTER --seq-len 8k`
@@ -136,6 +154,9 @@ def page(found: Sequence[table.Case], golden: rule.Rule) -> str:
         "## How good it is",
         GOOD.format(**figures),
         unseen(golden),
+        "## What the plans need",
+        NEEDED,
+        needed(found),
         "## The computed plans",
         f"Chips: {chips['rule']} ({chips['source']}).",
         f"Tokens a step: {tokens['rule']} ({tokens['source']}).",
