@@ -24,6 +24,7 @@ from meshwright.cost import balance, schedule
 from meshwright.hardware import chips, slices
 from meshwright.hardware.cluster import build
 from meshwright.model import presets
+from meshwright.profiles import load as profiles
 from meshwright.report.as_json import strategy_line
 from meshwright.search.balance import balanced
 from meshwright.search.bounds import Request
@@ -100,7 +101,7 @@ class Point:
             cluster = build(chip, n, figures | {"scale_up_size": self.domain})
         tokens = practice.tokens_per_step(model) * self.batch
         work = Work(self.seq_len, int(tokens) // self.seq_len)
-        return Request(model, cluster, work, practice.profiles.load(None, chip, "", None))
+        return Request(model, cluster, work, profiles.load(None, chip, "", None))
 
 
 def points() -> list[Point]:
@@ -284,9 +285,9 @@ the arithmetic, or when a model does not fit without it. It is paid for with sta
 and losses that must be known before the first backward. Where links are wide enough, none of that is
 needed.
 
-Each figure is the loss of the best plan without a pipeline against the best plan of all, both from the
-ordinary search, in bf16, at {length} tokens a sequence. Chips: {chips}. Tokens a step: {tokens}. Both
-plans are predictions; the [accuracy page](accuracy.md) says how good those are."""
+Each figure is the loss of the best plan without a pipeline against the best plan of all, both searched
+and timed by closed forms, in bf16, at {length} tokens a sequence. Chips: {chips}. Tokens a step: {tokens}.
+Both plans are predictions; the [accuracy page](accuracy.md) says how good those are."""
 
 FABRIC = """The network between domains is as on the data sheet. A wider domain helps both plans, so a
 loss need not fall at every step; the last column says from which size on it stays under {slack}, and in

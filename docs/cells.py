@@ -17,11 +17,14 @@ from typing import Any
 
 import meshwright
 
-ROOMS = ("cost", "hardware", "model", "profiles", "strategy", "search", "checks", "work.py")
+ROOMS = ("cost", "hardware", "model", "profiles", "strategy", "search", "checks", "work.py", "units.py")
 KEPT = Path(__file__).parent.parent / "build" / "pages"
 SOURCES = (".py", ".csv", ".json")
 # What pages write themselves, and what only reads their figures.
-NO_FIGURES = ("table.csv", "rule.json", "rule.py", "tree.py", "recipes.py", "facts.py")
+NO_FIGURES = tuple(
+    f"search/guide/{name}"
+    for name in ("table.csv", "rule.json", "rule.py", "tree.py", "recipes.py", "facts.py")
+)
 
 
 def fingerprint() -> str:
@@ -30,8 +33,9 @@ def fingerprint() -> str:
     top = Path(meshwright.__file__).parent
     for room in ROOMS:
         for path in sorted([top / room] if room.endswith(".py") else (top / room).rglob("*")):
-            if path.suffix in SOURCES and path.name not in NO_FIGURES:
-                found.update(str(path.relative_to(top)).encode() + path.read_bytes())
+            name = path.relative_to(top).as_posix()
+            if path.suffix in SOURCES and name not in NO_FIGURES:
+                found.update(name.encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
 

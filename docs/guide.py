@@ -112,7 +112,7 @@ def needed(found: Sequence[table.Case]) -> str:
 
 NEEDED = "Jobs in which the best plan without an axis of parallelism loses more than 3 %."
 
-OPENING = """{jobs} training jobs were searched by the ordinary search: {models} models on {clusters}
+OPENING = """{jobs} training jobs were searched, timed by closed forms: {models} models on {clusters}
 clusters at {lengths} lengths, in bf16. To the best plans a decision tree is fitted, over figures that one
 knows before any search. `meshwright guide` prints it; `meshwright guide MODEL --on CLUSTER --seq-len 8k`
 follows it for a job of yours, with `--compare` beside a search."""

@@ -29,7 +29,7 @@ class Traffic:
     fetch: Any = 0.0
 
 
-def gathered_bytes(precision: str, profile: Profile) -> float:
+def bytes_a_weight(precision: str, profile: Profile) -> float:
     """Bytes of a weight on the wire when it is gathered: already quantised where the program gathers so."""
     return min(2.0, element_bytes(precision)) if profile.framework.gathers_quantised else 2.0
 
@@ -56,7 +56,7 @@ def traffic(
     habits = profile.framework
     fast, slow = profile["scale_up"], profile["scale_out"] * habits.network_share
     sent = trained * min(habits.grad_bytes, habits.grad_sent_bytes)
-    weight = (trained if strategy.zero < 3 else 1.0) * gathered_bytes(precision, profile)
+    weight = (trained if strategy.zero < 3 else 1.0) * bytes_a_weight(precision, profile)
     finetune, zero = parse_finetune(strategy.finetune), 0.0
     reads = (2.0 if habits.reshards else 1.0) + finetune.pairs
     several = over_classes(np.asarray(strategy.pp) == 1) * 1.0  # exchanges a microbatch, not once a step

@@ -92,9 +92,7 @@ class Moments:
     @property
     def steps(self) -> Any:
         """Whether the optimizer's step is the fuller of the two."""
-        return self.lost * self.step_only > (
-            self.lost * (self.moving - self.absent) + self.fragments * (self.moving + self.anew)
-        )
+        return self.step > self.backward
 
 
 @dataclass(frozen=True, slots=True)

@@ -349,30 +349,7 @@ def _times(
     last, first = classes.largest(does), classes.chosen(tables.lines.first.take(tables.where.pair))
     sends = (np.asarray(strategy.pp) - 1.0) * hops / 2.0
 
-    def others(name: str, of_class: Any, waits: Any, sends: Any = 0.0) -> Any:
-        """A sum over the layers of all ranks but one of the class, with what they wait for the host link."""
-        if np.ndim(waits):
-            of_class, sends = of_class + waits, sends + (waits * per_rank.multiplicity).sum(-1)
-        return over_classes(tables.places.read(tables.layers.whole[name]) + sends) - of_class
-
-    held_weight: Any = 0.0
-    own_passes = None
-    if plan.SPLITS_BACKWARD:  # a rank fills the time in which it waits for others with passes of its own
-        weight = layers.summed("weight")
-        held_weight = others("weight", weight, each.weight)
-        weight = added([weight, each.weight])
-        gradient = added([backward, each.backward]) - weight
-        ranks = over_classes(np.asarray(strategy.pp) - 1.0)
-        own_passes = Own(*(ranks * x for x in (added([forward, each.forward]), gradient, weight)))
-    idle = plan.bubble(
-        others("forward", forward, each.forward, sends),
-        others("backward", backward, each.backward, sends),
-        held_weight,
-        over_classes(strategy.vpp),
-        over_classes(strategy.pp),
-        m,
-        own_passes,
-    )
+    idle = _idle(strategy, plan, tables, per_rank, layers, each, sends, m)
     paths = passes + over_classes(piped * 1.0) * idle  # not what rounding leaves
     bubble = classes.largest(paths).of(paths) + first.of(once) - last.of(does)
     slow_forward, slow_backward = last.of(forward), last.of(backward)
@@ -413,6 +390,46 @@ def _times(
         "floor_s": microbatches * per_rank.cost["floor"].max(-1),
     }
     return numbers, last.chosen, host, offload, waiting
+
+
+def _idle(
+    strategy: Strategy,
+    plan: Schedule,
+    tables: _Tables,
+    per_rank: Stages,
+    layers: Layers,
+    each: host_link.Waits,
+    sends: Any,
+    m: Any,
+) -> Any:
+    """Seconds of a step that the longest path through a pipeline spends on other ranks than one of each
+    class, [n, C], as the schedule says; without a pipeline what rounding leaves."""
+
+    def others(name: str, of_class: Any, waits: Any, sends: Any = 0.0) -> Any:
+        """A sum over the layers of all ranks but one of the class, with what they wait for the host link."""
+        if np.ndim(waits):
+            of_class, sends = of_class + waits, sends + (waits * per_rank.multiplicity).sum(-1)
+        return over_classes(tables.places.read(tables.layers.whole[name]) + sends) - of_class
+
+    forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
+    held_weight: Any = 0.0
+    own = None
+    if plan.SPLITS_BACKWARD:  # a rank fills the time in which it waits for others with passes of its own
+        weight = layers.summed("weight")
+        held_weight = others("weight", weight, each.weight)
+        weight = added([weight, each.weight])
+        gradient = added([backward, each.backward]) - weight
+        ranks = over_classes(np.asarray(strategy.pp) - 1.0)
+        own = Own(*(ranks * x for x in (added([forward, each.forward]), gradient, weight)))
+    return plan.bubble(
+        others("forward", forward, each.forward, sends),
+        others("backward", backward, each.backward, sends),
+        held_weight,
+        over_classes(strategy.vpp),
+        over_classes(strategy.pp),
+        m,
+        own,
+    )
 
 
 def hop_seconds(model: Model, work: Work, strategy: Strategy, profile: Profile, pipeline: Span) -> Any:

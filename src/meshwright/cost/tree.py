@@ -22,7 +22,7 @@ _TIME_FORMULAS = {
     "ep": "microbatches * layers * exposed part of dispatch and combine",
     "dp": "max(share * t, t - hider) of gradients, weights and ZeRO-3 gathers",
     "pp": "microbatches * 2 sends a chunk * exposed share",
-    "bubble": "(sum of other stages) / vpp, and waiting for a slower stage",
+    "bubble": "what the longest path through the pipeline leaves idle on the rank that ends the step",
     "optimizer": "bytes of gradient, state and weights of the shard / HBM rate",
     "other": "host launch and copies beyond device time, and stragglers at scale",
 }
@@ -32,8 +32,8 @@ _MEMORY_FORMULAS = {
     "optimizer": "state bytes * parameters / shard, and step temporaries beyond activations",
     "activations": "saved bytes of a microbatch * microbatches in flight + working set",
     "logits": "bytes a logit * tokens * vocabulary / tp",
-    "communication": "gathered weights of ZeRO-3",
-    "allocator": "share of what comes and goes that fragmentation makes useless",
+    "communication": "weights that ZeRO-3 gathers, and gradients not yet scattered",
+    "allocator": "share of what comes and goes that fragmentation makes useless, and what graphs strand",
     "framework": "context, libraries, network buffers",
 }
 

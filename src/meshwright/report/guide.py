@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshwright import units
 from meshwright.report import as_json
+from meshwright.report.error_json import diagnostics_json
 from meshwright.report.sweep import summary
 from meshwright.search.guide.facts import BY_NAME, Facts, Question
 from meshwright.search.guide.rule import Advice, Ask, Losses, Node, Rule, node_json
@@ -146,7 +147,7 @@ def _answer(a: Answer) -> dict[str, Any]:
             "best": summary(c.best),
             "followed": summary(c.followed),
             "loss_percent": None if c.loss is None else 100 * c.loss,
-            "diagnostics": [d.message for d in c.faults],
+            "diagnostics": diagnostics_json(c.faults),
         }
     return body
 

@@ -54,7 +54,7 @@ def mixes(request: Request, slack: float) -> Mixes:
     if not found.best:
         return Mixes(None, {})
     best = found.best[0]
-    losses = {Mix.of(one.strategy): one.step_time_s / best.step_time_s - 1 for one in found.by_axes.values()}
+    losses = {Mix.of(one.strategy): one.step_time_s / best.step_time_s - 1 for one in found.of_kind.values()}
     return Mixes(best, {mix: loss for mix, loss in sorted(losses.items()) if loss <= slack})
 
 

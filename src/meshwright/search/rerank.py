@@ -25,7 +25,7 @@ def rerank(request: Request, found: Scan) -> int:
     together they have more passes than MOST_PASSES; what is left keeps its closed form.
     """
     lists = [found.shortlist, *found.without.values()]
-    kept = [plan for some in lists for plan in some.plans] + list(found.by_axes.values())
+    kept = [plan for some in lists for plan in some.plans] + list(found.of_kind.values())
     distinct = {plan.strategy: plan for plan in sorted(kept, key=lambda plan: plan.step_time_s)}
     seconds = _seconds(request, distinct.values())
 
@@ -34,7 +34,7 @@ def rerank(request: Request, found: Scan) -> int:
 
     for some in lists:
         some.plans = [timed(plan) for plan in some.plans]
-    found.by_axes = {axes: timed(plan) for axes, plan in found.by_axes.items()}
+    found.of_kind = {axes: timed(plan) for axes, plan in found.of_kind.items()}
     # What is kept for want of a technique may come before plans that were nearer by their closed forms.
     found.shortlist.plans = ranked((timed(plan) for plan in distinct.values()), len(distinct))
     for some in found.without.values():

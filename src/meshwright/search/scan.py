@@ -58,7 +58,7 @@ class Scan:
 
     shortlist: Shortlist
     without: dict[str, Shortlist] = field(default_factory=dict)
-    by_axes: dict[int, Candidate] = field(default_factory=dict)  # the best of each `kind` within `slack`
+    of_kind: dict[int, Candidate] = field(default_factory=dict)  # the best of each `kind` within `slack`
     pool: list[tuple[Strategy, Times]] = field(default_factory=list)  # all within `Keep`, in arrays
     nearest: Candidate | None = None  # the smallest peak among those that do not fit
     capacity_bytes: float = 0.0
@@ -490,8 +490,8 @@ def _absorb(found: Scan, strategy: Strategy, evaluation: Evaluation, limits: Lim
         bar = max(found.best[0].step_time_s * (1 + limits.slack), found.shortlist.bar)
         near = np.where(timed <= bar, timed, np.inf)
         for kind, least in fastest_of_each(np.broadcast_to(limits.kind(strategy), shape), near):
-            if kind not in found.by_axes or timed[least] < found.by_axes[kind].step_time_s:
-                found.by_axes[kind] = candidate(least)
+            if kind not in found.of_kind or timed[least] < found.of_kind[kind].step_time_s:
+                found.of_kind[kind] = candidate(least)
     if limits.keep is not None:
         within = timed <= limits.keep.bar_s
         if not limits.keep.wanted(found):

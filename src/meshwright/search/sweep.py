@@ -41,7 +41,7 @@ class Outcome:
     nearest miss where nothing fits. `pooled` says whether a search of its own was spared."""
 
     best: Candidate | None
-    by_axes: dict[int, Candidate] = field(default_factory=dict)
+    of_kind: dict[int, Candidate] = field(default_factory=dict)
     nearest: Candidate | None = None
     pooled: bool = False
 
@@ -50,7 +50,7 @@ class Outcome:
         if self.best is None:
             return None
         bar = self.best.step_time_s * (1.0 + slack)
-        near = [c for c in (self.best, *self.by_axes.values()) if c.step_time_s <= bar]
+        near = [c for c in (self.best, *self.of_kind.values()) if c.step_time_s <= bar]
         return min(near, key=lambda c: (simplicity(c.strategy)[0], c.step_time_s, simplicity(c.strategy)))
 
 
@@ -75,7 +75,7 @@ def fresh(request: Request, space: Space, slack: float) -> Outcome:
 
 def _outcome_of(found: Scan) -> Outcome:
     """What a search found."""
-    return Outcome(found.best[0] if found.best else None, found.by_axes, found.nearest)
+    return Outcome(found.best[0] if found.best else None, found.of_kind, found.nearest)
 
 
 def solve(grid: Grid, progress: Callable[[], None] = lambda: None) -> dict[Index, Outcome]:
@@ -183,7 +183,7 @@ def _bars(slow: Outcome, pool: Pool, slack: float) -> FloatArray:
     assert slow.best is not None
     near = slow.best.step_time_s * (1.0 + slack)
     bars = np.full(len(pool), near)
-    for axes, fastest in slow.by_axes.items():
+    for axes, fastest in slow.of_kind.items():
         bars[pool.axes == axes] = min(near, fastest.step_time_s)
     return bars * _ROUNDED
 
@@ -196,12 +196,12 @@ def _outcome(pool: Pool, times: Times) -> Outcome:
         return Outcome(None, pooled=True)
     ties = np.flatnonzero(step <= least * (1.0 + SAME))
     (best,) = ranked([pool.candidate(int(i), times) for i in ties], 1)
-    by_axes = {}
+    of_kind = {}
     for axes in np.unique(pool.axes):
         among = np.where(pool.axes == axes, step, np.inf)
         if np.isfinite(among.min()):
-            by_axes[int(axes)] = pool.candidate(int(among.argmin()), times)
-    return Outcome(best, by_axes, pooled=True)
+            of_kind[int(axes)] = pool.candidate(int(among.argmin()), times)
+    return Outcome(best, of_kind, pooled=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from importlib.resources import files
 from math import log2
 from typing import Any
 
+from meshwright import units
 from meshwright.hardware import chips
 from meshwright.hardware.cluster import build
 from meshwright.hardware.records import Chip
@@ -20,7 +21,6 @@ from meshwright.profiles import load as profiles
 from meshwright.search.bounds import Request
 from meshwright.work import Work
 
-_SECONDS_A_DAY = 86400.0
 _AT_DEPTH = " at "  # "Kimi-K2 at 122 layers": a preset with so many
 
 
@@ -52,7 +52,7 @@ def n_chips(model: Model, chip: Chip) -> int:
     """
     rule = practice()["chips"]
     flops = 6.0 * active_params(model) * rule["total_tokens"]
-    seconds = rule["days"] * _SECONDS_A_DAY
+    seconds = rule["days"] * units.SECONDS_PER_DAY
     return int(2 ** max(round(log2(flops / (rule["utilisation"] * chip.bf16_flops * seconds))), 0))
 
 
