@@ -1,4 +1,4 @@
-"""The page on bandwidth and pipelines: written from its figures, which come out again, and what they say."""
+"""The page on bandwidth and pipelines: written from its figures, and what they say."""
 
 from __future__ import annotations
 
@@ -12,26 +12,12 @@ from scripts import script
 bandwidth = script("bandwidth")
 FIGURES = bandwidth.read(bandwidth.DATA.read_text(encoding="utf-8"))
 PAGE = bandwidth.PAGE.read_text(encoding="utf-8")
-DRIFT = 0.01  # the page is written anew when the model moves further than this
-AGAIN = [
-    *[p for p in FIGURES if p.fabric in ("TPU v5p", "TPU v7") and p.model != "Llama-3.1-405B"][::9],
-    bandwidth.Point("Llama-3.1-405B", "H100"),
-]
 
 
 def test_the_page_is_what_the_command_writes() -> None:
     assert bandwidth.page(FIGURES) == PAGE
     assert list(FIGURES) == bandwidth.points()
     assert bandwidth.read(bandwidth.written(FIGURES)) == FIGURES
-
-
-@pytest.mark.parametrize("point", AGAIN, ids=str)
-def test_figures_come_out_again(point: object) -> None:
-    """Run `make bandwidth` where this fails: the model has moved."""
-    now, then = bandwidth.solved(point), FIGURES[point]
-    assert (now["chips"], now["tokens"]) == (then["chips"], then["tokens"])
-    for name in ("best", "without"):
-        assert now[name]["step_time_s"] == pytest.approx(then[name]["step_time_s"], rel=DRIFT)
 
 
 @pytest.mark.parametrize("fabric", bandwidth.FABRICS, ids=lambda f: f.name)

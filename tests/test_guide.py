@@ -27,8 +27,6 @@ from scripts import script
 
 guide = script("guide")
 TABLE, RULE = table.shipped(), rule.shipped()
-DRIFT = 0.01  # the page is written anew when the model moves further than this
-QUICK = [case for case in TABLE if case.n_chips <= 128 or case.job.cluster >= 4]  # small spaces, and TPUs
 
 
 def job(model: str, on: str, seq_len: int = 4096, sequences: int = 1024) -> Request:
@@ -121,17 +119,6 @@ def test_the_table_has_every_job_and_reads_as_it_was_written() -> None:
         if case.strategy is not None:
             assert case.losses[Mix.of(case.strategy)] == 0
             assert all(0 <= loss <= table.SLACK for loss in case.losses.values())
-
-
-@pytest.mark.parametrize("case", QUICK[5::19], ids=lambda case: str(case.job))
-def test_cells_of_the_table_come_out_again(case: table.Case) -> None:
-    """Run `make guide` where this fails: the model has moved."""
-    now = table.solved(case.job)
-    assert (now.n_chips, now.sequences) == (case.n_chips, case.sequences)
-    assert now.step_time_s == pytest.approx(case.step_time_s, rel=DRIFT)
-    assert case.strategy is not None
-    assert now.loss(Mix.of(case.strategy)) <= DRIFT
-    assert now.loss(RULE.mix(case.facts())) == pytest.approx(case.loss(RULE.mix(case.facts())), abs=DRIFT)
 
 
 def test_the_rule_keeps_what_it_promises() -> None:
