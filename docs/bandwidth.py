@@ -148,7 +148,6 @@ def _told(request: Request, plan: Candidate | None) -> dict[str, Any] | None:
         "plan": strategy_line(s),
         "pp": int(s.pp),
         "microbatches": microbatches,
-        "room": round(r.cluster.usable_bytes - plan.peak_bytes),
         "balance": costs,
     }
 
@@ -262,8 +261,7 @@ def _cost(plan: dict[str, Any], word: str) -> str:
     if cost is None:
         return ""
     seconds, more = cost
-    said = f"+{units.bytes_text(max(more, 0))}, +{units.percent_text(seconds / plan['step_time_s'])}"
-    return said if more <= plan["room"] else f"{said} (does not fit)"
+    return f"+{units.bytes_text(max(more, 0))}, +{units.percent_text(seconds / plan['step_time_s'])}"
 
 
 def sentences(figures: Figures) -> Iterator[str]:
