@@ -148,6 +148,7 @@ def _told(request: Request, plan: Candidate | None) -> dict[str, Any] | None:
         "plan": strategy_line(s),
         "pp": int(s.pp),
         "microbatches": microbatches,
+        "room": round(r.cluster.usable_bytes - plan.peak_bytes),
         "balance": costs,
     }
 
@@ -261,7 +262,8 @@ def _cost(plan: dict[str, Any], word: str) -> str:
     if cost is None:
         return ""
     seconds, more = cost
-    return f"+{units.bytes_text(max(more, 0))}, +{units.percent_text(seconds / plan['step_time_s'])}"
+    said = f"+{units.bytes_text(max(more, 0))}, +{units.percent_text(seconds / plan['step_time_s'])}"
+    return said if more <= plan["room"] else f"{said} (does not fit)"
 
 
 def sentences(figures: Figures) -> Iterator[str]:
