@@ -70,7 +70,7 @@ FABRICS = (
 )
 BY_NAME = {fabric.name: fabric for fabric in FABRICS}
 BATCHES = (0.25, 1, 4)
-FEW = 0.25  # times the usual tokens: one microbatch of a sequence a chip
+FEW = 0.125  # times the usual tokens: one microbatch of a sequence a chip
 ONE_MICROBATCH = (("DeepSeek-V3", "TPU v5p"), ("Kimi-K2", "TPU v5p"))
 LENGTHS = (4096, 32768, 262144)
 ASKED_MORE = ("H100", "GB200 NVL72")  # where batch and length are varied too
