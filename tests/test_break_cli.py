@@ -161,3 +161,51 @@ def test_a_count_of_chips_with_many_digits_is_too_many_not_no_number() -> None:
                         "--global-batch", "8")  # fmt: skip
     assert code == 2
     assert "outside 1 to 10000000" in err
+
+
+def test_a_closed_or_full_stderr_costs_no_answer(tmp_path: Path) -> None:
+    words, path = " ".join(ASK), tmp_path / "plan.yaml"
+    for end in ("2>&-", "2>/dev/full"):
+        found = started(f"$M estimate {words} --json -o {path} {end}")
+        assert found.returncode == 0
+        assert json.loads(found.stdout)["plan"]["step_time_s"] > 0
+
+
+def test_outputs_that_cannot_be_written_are_told_before_the_work(tmp_path: Path) -> None:
+    same, folder = str(tmp_path / "same"), str(tmp_path)
+    code, out, err = said("estimate", *ASK, "--trace", same, "-o", same, "--actions", folder)
+    assert (code, out) == (2, "")
+    assert "is named for two outputs" in err
+    assert "it is a folder" in err
+    code, out, err = said("plan", *ASK, "-o", str(tmp_path / "no" / "plan.yaml"))
+    assert (code, out) == (2, "")
+    assert "does not exist" in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_is_there_keeps_who_may_read_it(tmp_path: Path) -> None:
+    path = tmp_path / ("p" * 250 + ".yaml")  # the longest name there is
+    path.write_text("old")
+    path.chmod(0o600)
+    assert said("estimate", *ASK, "-o", str(path))[0] == 0
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.read_text() != "old"
+
+
+def test_ending_a_write_leaves_nothing_behind(tmp_path: Path) -> None:
+    script = (
+        "import signal, sys; from pathlib import Path; from meshwright.cli import main; "
+        "from meshwright.files import text; import os; "
+        "signal.signal(signal.SIGTERM, main._terminated); "
+        "text.os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGTERM); "
+        f"text.write_text(Path({str(tmp_path / 'page.html')!r}), 'x')"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == 143
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_name_in_another_alphabet_is_a_name() -> None:
+    code, _, err = said("estimate", "лама🦙", *ASK[1:])
+    assert code == 2
+    assert "no model is called 'лама🦙'" in err

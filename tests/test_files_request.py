@@ -206,3 +206,17 @@ def test_a_range_of_batches_is_for_plan_only() -> None:
 def test_missing_work_is_named() -> None:
     assert codes(seq_len=None, global_batch_size=None) == ["MW903", "MW903"]
     assert codes(tokens_per_step="1M") == ["MW903"]
+
+
+@pytest.mark.parametrize("price", [-1.0, float("nan"), float("inf"), "free", [2]])
+def test_what_is_no_price_is_named(price: Any) -> None:
+    with pytest.raises(InputError, match="not a price"):
+        api.estimate("llama-3.1-8b", "64xh100", **ASK, price_per_chip_hour=price, total_tokens="1T")
+
+
+def test_a_price_may_be_text() -> None:
+    found = api.estimate(
+        "llama-3.1-8b", "64xh100", **ASK, price_per_chip_hour="2.5", total_tokens="1T", nearest=0
+    )
+    assert found.run is not None
+    assert found.run.cost_usd == pytest.approx(2.5 * found.run.chip_hours)

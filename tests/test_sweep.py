@@ -271,3 +271,24 @@ def test_nothing_fits_anywhere(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["llama-3.1-405b", "--on", "8xh100", "--seq-len", "8k", "--global-batch", "8", "--tp", "8"]
     assert run(["sweep", *args, "--over", "cluster.scale_up_gbytes_s=100,400", "--jobs", "1"]) == 1
     assert "nothing fits" in capsys.readouterr().out
+
+
+def test_lengths_may_be_text() -> None:
+    found = meshwright.sweep(
+        "llama-3.2-1b", "8xh100", over={"seq_len": ["1k", "2k", "8q"]}, global_batch_size=8, tp=1, pp=1
+    )
+    assert [point.best is not None for point in found.points] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("models", "asked"),
+    [
+        ([], {"over": {"seq_len": [1024]}}),
+        ("llama-3.2-1b", {"over": None}),
+        ("llama-3.2-1b", {"over": {"seq_len": [1024]}, "slack": -1}),
+        ("llama-3.2-1b", {"over": {"seq_len": [1024]}, "slack": "much"}),
+    ],
+)
+def test_a_sweep_that_cannot_be_read_says_so(models: Any, asked: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        meshwright.sweep(models, "8xh100", global_batch_size=8, **asked)

@@ -15,6 +15,8 @@ from meshwright import estimating, planning, units
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.files import given
 from meshwright.files import request as requests
+from meshwright.files.text import check_outputs
+from meshwright.files.work_given import price
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.report import as_json, catalogue
@@ -37,8 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
-    "check", "compare", "estimate", "explain", "guide", "improve", "largest", "plan", "ranks", "save",
-    "save_actions", "save_trace", "summary", "sweep", "validate",
+    "check", "check_outputs", "compare", "estimate", "explain", "guide", "improve", "largest", "plan",
+    "price", "ranks", "save", "save_actions", "save_trace", "summary", "sweep", "validate",
 ]  # fmt: skip
 
 
@@ -75,7 +77,7 @@ def estimate(
         framework=framework, overrides=overrides, profile=profile, strategy=strategy,
     )  # fmt: skip
     return estimating.estimated(
-        request, price_per_chip_hour=price_per_chip_hour, nearest=nearest, exact=exact
+        request, price_per_chip_hour=price(price_per_chip_hour), nearest=nearest, exact=exact
     )
 
 
@@ -124,7 +126,7 @@ def plan(
         request, objective=objective, slack=slack, deadline=deadline, chips_up_to=chips_up_to, pareto=pareto,
         target=target,
     )  # fmt: skip
-    found = planning.plan(request, asked, planning.Ask(top, nearest, price_per_chip_hour, progress))
+    found = planning.plan(request, asked, planning.Ask(top, nearest, price(price_per_chip_hour), progress))
     return found if show_space else replace(found, space=None)
 
 
@@ -192,7 +194,7 @@ def sweep(
     cluster: str | Path | Cluster | None = None,
     *,
     over: Mapping[str, str | Iterable[Any]],
-    slack: float = planning.SLACK,
+    slack: float | str = planning.SLACK,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
     **asked: Any,
@@ -207,8 +209,20 @@ def sweep(
     from meshwright import sweeping
 
     models = [model] if isinstance(model, str | Path | Model) else list(model)
+    faults = []
+    if not models:
+        faults.append(Diagnostic("MW911", "no model was named", where="sweep", hint="name one or several"))
+    if not isinstance(over, Mapping):
+        said = f"over is {over!r:.60}, and it must map fields to values"
+        faults.append(Diagnostic("MW911", said, where="over", hint="for example {'seq_len': '4k:1M'}"))
+    if faults:
+        raise InputError(*faults)
+    lost = percent("slack", slack) if isinstance(slack, str) else slack
+    if not (isinstance(lost, int | float) and 0 <= lost < float("inf")):
+        said = f"slack is {slack!r}, not a share of the step time"
+        raise InputError(Diagnostic("MW911", said, where="slack", hint="write slack='3%' or slack=0.03"))
     arguments = {k: v for k, v in asked.items() if k != "price_per_chip_hour"} | {"cluster": cluster}
-    return sweeping.sweep(models, over, arguments, slack=slack, processes=processes, progress=progress)
+    return sweeping.sweep(models, over, arguments, slack=lost, processes=processes, progress=progress)
 
 
 def check(
@@ -340,7 +354,7 @@ def largest(
         asked.quantity, Asked(r.model, r.cluster.cluster, r.work, r.profile), r.strategy,
         up_to=asked.up_to, tokens_per_step=asked.tokens_per_step, progress=progress,
     )  # fmt: skip
-    return estimating.maximum(r, found, price_per_chip_hour)
+    return estimating.maximum(r, found, price(price_per_chip_hour))
 
 
 def improve(
@@ -360,6 +374,7 @@ def improve(
     from meshwright.search.bounds import Request as Asked
 
     asked = requests.read_arguments(model=model, cluster=cluster, **request)
+    price_per_chip_hour = price(price_per_chip_hour)
     base = estimating.estimated(asked, price_per_chip_hour=price_per_chip_hour, nearest=0)
     r = Asked(asked.model, asked.cluster.cluster, asked.work, asked.profile)
     near = neighbourhood.improve(r, base.strategy, base.evaluation, progress=progress)

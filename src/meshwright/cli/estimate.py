@@ -32,6 +32,7 @@ def command(
     """Step time, throughput, MFU and memory of one strategy. What is left out is derived, and said."""
     from meshwright import api
 
+    api.check_outputs(path, trace, actions)
     found = api.estimate(**arguments(flags), exact=bool(exact or trace or actions))
     if path is not None:
         api.save(found, path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -91,7 +92,13 @@ def main() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a bar that the encoding lacks is no reason to fail
+    signal.signal(signal.SIGTERM, _terminated)
     sys.exit(run(sys.argv[1:]))
+
+
+def _terminated(number: int, frame: object) -> None:
+    """Ends as an exception does, so that half-written files are cleared away."""
+    sys.exit(128 + number)
 
 
 def run(argv: Sequence[str]) -> int:
@@ -182,7 +189,6 @@ def _print_json(found: Sequence[Any]) -> None:
 
 def _say(text: str) -> None:
     """Narration goes to stderr; a closed stderr is no reason to fail."""
-    try:
-        print(text, file=sys.stderr)
-    except OSError:
-        return
+    from meshwright.cli import output
+
+    output.say(text)

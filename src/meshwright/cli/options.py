@@ -61,7 +61,6 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
     ("--placement", "A,B,C,D", "Axes from the fastest network outwards, for example tp,cp,dp,pp."),
 )
 STRATEGY_FIELDS = (*(flag[2:].replace("-", "_") for flag, _, _ in STRATEGY), "sp")
-MOST_USD = 1e6  # an hour of a chip; above it the cost of a run stops being a number
 # Fields whose own value holds commas; several are told apart where each is written with the other sign.
 LISTS = {"layers_per_stage": "+", "placement": "-"}
 
@@ -153,6 +152,7 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
     With `several`, a comma separates the values that a search may choose from (`--tp 4,8`). Flags of several
     requests name no model.
     """
+    from meshwright import api
     from meshwright.errors import Diagnostic, InputError
 
     faults: list[Diagnostic] = []
@@ -165,14 +165,9 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
     price = None
     if flags.get("price_per_chip_hour") is not None:
         try:
-            price = float(flags["price_per_chip_hour"])
-        except ValueError:
-            price = -1.0
-        if not 0 <= price <= MOST_USD:
-            said = f"--price-per-chip-hour is {flags['price_per_chip_hour']!r}, not a price"
-            faults.append(
-                Diagnostic("MW903", said, where="--price-per-chip-hour", hint="write 2.50 (US dollars)")
-            )
+            price = api.price(flags["price_per_chip_hour"])
+        except InputError as error:
+            faults.extend(error.diagnostics)
     options = _comma(flags.get("options"))
     balance, routing = _balance(flags.get("moe_balance"))
     options += routing

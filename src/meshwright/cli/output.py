@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -50,8 +51,10 @@ def console() -> Console:
 
 
 def say(text: str) -> None:
-    """One line of narration."""
-    print(text, file=sys.stderr)
+    """One line of narration; a closed or full stderr is no reason to fail, nor to mix it with the data."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=sys.stderr, flush=True)
 
 
 def warn(found: Sequence[Diagnostic], most: int = 20) -> None:
@@ -66,7 +69,7 @@ def warn(found: Sequence[Diagnostic], most: int = 20) -> None:
 @contextmanager
 def progress(title: str) -> Iterator[Callable[..., None]]:
     """A bar on stderr while stderr is a terminal; else nothing. The callback takes (done, total)."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda *_: None
         return
     from rich.console import Console

@@ -62,6 +62,7 @@ def command(
     """
     from meshwright import api
 
+    api.check_outputs(path, page)
     given = arguments(flags, several=True)
     with output.progress("searching") as update:
         found = api.plan(

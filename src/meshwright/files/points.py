@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from meshwright import units
 from meshwright.errors import Diagnostic, InputError
 from meshwright.files import request as requests
 from meshwright.files.fields import settled
@@ -62,7 +64,7 @@ def points(
     if faults:
         raise InputError(*faults)
     lengths = [value for axis in axes if axis.field == "seq_len" for one in axis.values for value in one]
-    usual = max(USUAL_TOKENS, *lengths) if lengths else None
+    usual = max([USUAL_TOKENS, *_readable(lengths)]) if lengths else None
     arguments = {**arguments, "usual_tokens": usual}
     values = _chosen(models[0], axes, arguments)
     count = len(models)
@@ -77,6 +79,13 @@ def points(
     if all(one.request is None for one in asked):
         raise InputError(*dict.fromkeys(fault for one in asked for fault in one.faults))
     return values, asked, _derived(asked, usual)
+
+
+def _readable(lengths: Iterable[Any]) -> Iterator[int]:
+    """The lengths that can be read; the others are told at their points."""
+    for length in lengths:
+        with contextlib.suppress(units.UnitError):
+            yield units.parse_length(length)
 
 
 def _derived(asked: Sequence[Asked], usual: int | None) -> dict[str, Because]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -98,13 +99,17 @@ def write_text(path: Path, text: str) -> None:
         if path.exists() and not path.is_file():
             path.write_text(text, encoding="utf-8")
             return
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        if path.exists() and not os.access(path, os.W_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        # mkstemp makes files private; a new plan is as readable as any file the user creates, and one that
+        # is there stays as readable as it was.
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask()
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             out.write(text)
             out.flush()
             os.fsync(out.fileno())
-        # mkstemp makes files private; a plan is as readable as any file the user creates.
-        os.chmod(temporary, 0o666 & ~_umask())
+        os.chmod(temporary, mode)
         os.replace(temporary, path)
         temporary = None
     except OSError as error:
@@ -120,6 +125,35 @@ def write_text(path: Path, text: str) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
+
+
+def check_outputs(*paths: str | Path | None) -> None:
+    """Whether files can be written, before the work that fills them: folders that are missing or shut, and
+    one file for two outputs. InputError with every fault."""
+    faults: list[Diagnostic] = []
+    seen: set[Path] = set()
+    for given in paths:
+        if given is None:
+            continue
+        path = Path(os.path.realpath(given))
+        hint = "name a file in a folder that exists and that you may write to"
+        said = ""
+        if path in seen and not (path.exists() and not path.is_file()):
+            said, hint = (
+                f"{given} is named for two outputs, and one would replace the other",
+                "name two files",
+            )
+        elif path.is_dir():
+            said = f"cannot write {given}: it is a folder"
+        elif not path.parent.is_dir():
+            said = f"cannot write {given}: the folder {path.parent} does not exist"
+        elif not os.access(path if path.exists() else path.parent, os.W_OK):
+            said = f"cannot write {given}: {os.strerror(errno.EACCES)}"
+        if said:
+            faults.append(fault(path, "MW808", said, hint=hint))
+        seen.add(path)
+    if faults:
+        raise InputError(*faults)
 
 
 def _umask() -> int:

@@ -12,6 +12,7 @@ from meshwright.report.records import Because
 from meshwright.work import EFFECTS, PRECISIONS, Work, faulty_values, unknown_options
 
 UNSAID = "no batch was given"
+MOST_USD = 1e6  # an hour of a chip; above it the cost of a run stops being a number
 MOST_BATCHES = 16  # of a range; powers of two reach 32,768 times the first
 # What a flag is written like, and the most that any run has had of it, with room to spare.
 LIMITS = {
@@ -244,3 +245,19 @@ def _batch_of_tokens(
         )
     )  # fmt: skip
     return None
+
+
+def price(value: float | str | None) -> float | None:
+    """US dollars for an hour of a chip, as given in a number or text; InputError where it is no price."""
+    if value is None:
+        return None
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = -1.0
+    if not 0 <= found <= MOST_USD:
+        said = f"--price-per-chip-hour is {value!r}, not a price"
+        raise InputError(
+            Diagnostic("MW903", said, where="--price-per-chip-hour", hint="write 2.50 (US dollars)")
+        )
+    return found

@@ -62,7 +62,7 @@ def load(name: str) -> Model:
 
 def resolve(name: str) -> str:
     """The table's spelling of `name`; an `InputError` with the nearest names where there is none."""
-    if not isinstance(name, str) or not _key(name):
+    if not isinstance(name, str) or not name.strip():
         raise InputError(
             Diagnostic(
                 "MW832", f"a model name is text, not {name!r}", hint="list the names: meshwright models"
