@@ -13,9 +13,8 @@ from meshwright.model import presets
 from meshwright.model.records import Attention, Block, Mlp, Model
 from meshwright.profiles.load import load
 from meshwright.search.derive import complete
+from meshwright.units import GIB
 from meshwright.work import Work
-
-GIB = 2**30
 
 
 def gpt(d_model: int, n_layers: int, n_heads: int, vocab: int = 51200) -> Model:

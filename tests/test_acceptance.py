@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from scripts import script
+
 ROOT = Path(__file__).parent.parent
-
-
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("acceptance", ROOT / "docs" / "acceptance.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["acceptance"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-acceptance = _script()
+acceptance = script("acceptance")
 
 
 def test_what_the_items_run_is_there() -> None:

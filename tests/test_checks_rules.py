@@ -14,9 +14,9 @@ from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.hardware.cluster import parse
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.strategy.records import Strategy
+from meshwright.units import GIB
 from meshwright.work import Work
 
-GIB = 2.0**30
 HEADS = Attention(n_heads=16, n_kv_heads=4, head_dim=64)
 DENSE = Model("toy", 1024, 32001, (Block(HEADS, Mlp(4096)),), (0,) * 12)
 SPARSE = Model("toy-moe", 1024, 32000, (Block(HEADS, Moe(8, 2, 96)),), (0,) * 12)

@@ -18,6 +18,7 @@ from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.profiles.load import load
 from meshwright.profiles.records import Profile
 from meshwright.strategy.records import Strategy
+from meshwright.units import GIB
 from meshwright.work import Work
 
 H100 = parse("64xh100")
@@ -25,7 +26,6 @@ PROFILE = load("megatron-core", H100.chip)
 LLAMA = presets.load("llama-3.1-8b")
 SPARSE = Model("sparse", 2048, 32000, (Block(Attention(16, 4, 128), Moe(64, 4, 1024)),), (0,) * 8)
 WORK = Work(8192, 256)
-GIB = 2**30
 
 
 def held(model: Model = LLAMA, work: Work = WORK, profile: Profile = PROFILE, **given: Any) -> Evaluation:

@@ -14,8 +14,9 @@ from meshwright.profiles.load import load
 from meshwright.strategy.placement import spans
 from meshwright.strategy.recompute import parse
 from meshwright.strategy.records import Strategy
+from meshwright.units import GIB
 from meshwright.work import Work
-from published_runs import GIB, Run
+from published_runs import Run
 
 TOKENS, WIDTH, KV, FF, HEADS = 8192, 4096, 1024, 14336, 32  # llama-3.1-8b
 COMPILE = frozenset({"compile"})

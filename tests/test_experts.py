@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -14,22 +11,12 @@ from meshwright.calibrate import rows
 from meshwright.calibrate.rows import Run
 from meshwright.checks.shapes import moe
 from meshwright.units import parse_percent
+from scripts import script
 
 ROOT = Path(__file__).parent.parent
 DRIFT = 0.05  # the page is written anew when the model moves further than this
 
-
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("experts", ROOT / "docs" / "experts.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["experts"] = module  # its records look themselves up by their module
-    spec.loader.exec_module(module)
-    return module
-
-
-experts = _script()
+experts = script("experts")
 PAGE = (ROOT / "docs" / "experts.md").read_text(encoding="utf-8")
 SECTIONS = {m[1]: m[0] for m in re.finditer(r"## .*?\n\n`(\S+?)` \(.*?(?=\n## |\Z)", PAGE, re.DOTALL)}
 SUMMARY = [line.strip("| ").split(" | ") for line in PAGE.splitlines() if re.match(r"\| [^`]*%\s\|$", line)]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,22 +12,12 @@ import meshwright
 from meshwright.cli.main import run
 from meshwright.model import presets
 from meshwright.report.sweep import Sweep
+from scripts import script
 
 ROOT = Path(__file__).parent.parent
 DRIFT = 0.05  # the page is written anew when the model moves further than this
 
-
-def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("hybrids", ROOT / "docs" / "hybrids.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["hybrids"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-hybrids = _script()
+hybrids = script("hybrids")
 PAGE = (ROOT / "docs" / "hybrids.md").read_text(encoding="utf-8")
 SECTIONS = {m[1]: m[0] for m in re.finditer(r"^## (\S+)\n.*?(?=\n## |\Z)", PAGE, re.DOTALL | re.MULTILINE)}
 FEW: dict[str, Any] = {"zero": 1, "zero_group": "all", "microbatch_size": 1, "recompute": ["none", "full"]}
