@@ -272,17 +272,32 @@ def test_overlapped_tensor_parallelism_is_two_points() -> None:
     assert abs(seconds(1.0) / seconds(ours.profile["tp_exposed"]) - 55.5 / 53.3) < 0.02
 
 
-@pytest.mark.parametrize(
-    ("run", "published"),
-    [("maxtext-v5p-64b-1x64", 70.31), ("maxtext-v5p-128b-1x256", 68.83), ("maxtext-v5p-256b-1x512", 67.09),
-     ("maxtext-v5p-512b-1x512", 63.99), ("maxtext-v5e-16b-1x256", 61.1)],
-)  # fmt: skip
-def test_slices_of_tpus_reach_sixty_to_seventy_percent(run: str, published: float) -> None:
-    """Finding 12, second half. MaxText without a pipeline: 60 to 71 % MFU on v5p, 61 % on v5e; two slices on
-    the data-centre network keep 92 to 99 % of that, within 6 points."""
-    shares = [predicted_mfu(name) for name in (run, run.replace("-1x", "-2x"))]
-    assert close(shares[0], published, 0.17)
-    assert 0.92 < shares[1] / shares[0] < 1.0
+# MFU of one slice and of two; of 128B on 2 x 256 chips less is kept than of any other.
+SLICES = {
+    "maxtext-v5p-64b-1x64": (70.31, 67.26),
+    "maxtext-v5p-128b-1x256": (68.83, 59.66),
+    "maxtext-v5p-256b-1x512": (67.09, 62.99),
+    "maxtext-v5p-512b-1x512": (63.99, 61.45),
+    "maxtext-v5e-16b-1x256": (61.1, 59.37),
+}
+MISSED = pytest.mark.xfail(strict=True, reason="published 87 %, predicted 97 %")
+
+
+@pytest.mark.parametrize("run", SLICES)
+def test_slices_of_tpus_reach_sixty_to_seventy_percent(run: str) -> None:
+    """Finding 12, second half. MaxText without a pipeline: 64 to 70 % MFU on v5p, 61 % on v5e, within 17 %."""
+    assert close(predicted_mfu(run), SLICES[run][0], 0.17)
+
+
+@pytest.mark.parametrize("run", [pytest.param(run, marks=MISSED if "128b" in run else ()) for run in SLICES])
+def test_two_slices_of_tpus_keep_what_is_published(run: str) -> None:
+    """Finding 12, second half. Two slices on the data-centre network keep 87 to 97 % of the MFU of one, each
+    within 6 points.
+    """
+    one, two = SLICES[run]
+    kept = predicted_mfu(run.replace("-1x", "-2x")) / predicted_mfu(run)
+    assert kept < 1.0
+    assert abs(kept - two / one) < 0.06
 
 
 def test_llama_405b_falls_with_chips_and_with_context() -> None:
