@@ -71,7 +71,8 @@ def test_with_one_microbatch_it_costs_nothing_but_its_counts(given: dict[str, An
         # Ranks without experts do not wait for counts, so what others wait for them may be less.
         counts = found.time_s["ep"] - plain.time_s["ep"]
         assert 0 <= found.step_time_s - plain.step_time_s <= counts * 1.1
-        assert abs(found.time_s["bubble"] - plain.time_s["bubble"]) <= counts
+        slack = 1e-9 * plain.step_time_s if strategy.pp == 1 else counts
+        assert abs(found.time_s["bubble"] - plain.time_s["bubble"]) <= slack
         assert 0 < found.step_time_s - plain.step_time_s < 2e-3
 
 
