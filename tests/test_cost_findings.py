@@ -285,7 +285,7 @@ MISSED = pytest.mark.xfail(strict=True, reason="published 87 %, predicted 97 %")
 
 @pytest.mark.parametrize("run", SLICES)
 def test_slices_of_tpus_reach_sixty_to_seventy_percent(run: str) -> None:
-    """Finding 12, second half. MaxText without a pipeline: 64 to 70 % MFU on v5p, 61 % on v5e, within 17 %."""
+    """Finding 12, second half. MaxText without a pipeline: 64 to 70 % MFU on v5p, 61 on v5e, within 17 %."""
     assert close(predicted_mfu(run), SLICES[run][0], 0.17)
 
 
