@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,20 @@ def test_what_the_items_run_is_there() -> None:
         assert "max_examples" in text, name
 
 
+def test_the_nodes_of_the_items_are_there() -> None:
+    nodes = [f"tests/test_{n}" for n in (*acceptance.PATHS, *acceptance.COUNTS, *acceptance.INTERRUPTED)]
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-p", "no:cacheprovider"]
+    done = subprocess.run([*command, *nodes], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for node in nodes:
+        assert node in done.stdout
+
+
+def test_a_machine_is_told_without_its_make() -> None:
+    told = acceptance.machine()
+    assert re.fullmatch(r"\d+ cores, Python [\w.+]+, NumPy [\w.+]+", told), told
+
+
 def test_an_item_that_fails_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     bad = acceptance.Item("a", "b", lambda share: acceptance.Result(share == 1.0, "1 thing", "none"))
     told: list[bool] = []
@@ -33,9 +49,14 @@ from hypothesis import given, settings, strategies as st
 seen = []
 @settings(max_examples=3)
 @given(st.integers())
-def test_drawn(n): seen.append(n)
+def test_few(n): seen.append(n)
+@settings(max_examples=30)
+@given(st.integers())
+def test_many(n): seen.append(n)
+@given(st.booleans())
+def test_all(b): seen.append(b)
 def test_at(moment): pass
-def test_after(): assert len(seen) == 17
+def test_after(): assert len(seen) == 17 + 30 + 2
 """
 
 
@@ -44,6 +65,8 @@ def test_counts_come_from_options(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text(conftest, encoding="utf-8")
     (tmp_path / "test_counted.py").write_text(COUNTED, encoding="utf-8")
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:xdist"]
-    asked = ["--examples=17", "--interrupts=4", str(tmp_path)]
+    report = tmp_path / "report.xml"
+    asked = ["--examples=17", "--interrupts=4", f"--junitxml={report}", str(tmp_path)]
     done = subprocess.run([*command, *asked], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert "6 passed" in done.stdout
+    assert "8 passed" in done.stdout
+    assert acceptance.examples_seen(ET.parse(report).getroot()) == 17 + 30 + 2
