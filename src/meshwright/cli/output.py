@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from meshwright.errors import Diagnostic
 
-WIDE = 110  # columns when stdout is no terminal: tables in files and pipes should not fold at 80
+WIDE = 140  # columns when stdout is no terminal: tables in files and pipes should not fold at 80
 
 
 def print_json(value: dict[str, Any]) -> None:
@@ -52,9 +52,14 @@ def console() -> Console:
 
 def say(text: str) -> None:
     """One line of narration; a closed or full stderr is no reason to fail, nor to mix it with the data."""
-    if sys.stderr is not None:
+    if sys.stderr is None:
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        # What is left in the buffer goes nowhere, or the interpreter would complain of it at exit.
         with contextlib.suppress(OSError, ValueError):
-            print(text, file=sys.stderr, flush=True)
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
 
 def warn(found: Sequence[Diagnostic], most: int = 20) -> None:

@@ -79,7 +79,7 @@ def _ranking(found: Plan, shown: int) -> Table:
         title=f"plans, best first by {found.objective}", title_justify="left", box=None, padding=(0, 2, 0, 0),
         caption=f"in all of them: {', '.join(same)}{_ties(found, plans)}", caption_justify="left",
     )  # fmt: skip
-    table.add_column("", justify="right")
+    table.add_column("", justify="right", no_wrap=True, min_width=3)
     for name in differ:
         table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
     simulated = any(plan.simulated_step_time_s is not None and plan.strategy.pp > 1 for plan in plans)
