@@ -1,7 +1,7 @@
 """Collectives: identities, bounds, monotony, and the published tables within a stated error."""
 
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import Any
 
 import numpy as np
@@ -150,6 +150,36 @@ def test_more_bytes_are_never_faster_and_more_bandwidth_never_slower(
     for one in rates:
         assert collective(nbytes, replace(span, **{one: getattr(span, one) * factor}), share, share) <= slack
     assert collective(nbytes, span, min(1.0, share * factor), min(1.0, share * factor)) <= slack
+
+
+powers = st.integers(0, 6).map(lambda e: 1 << e)
+LINKS_FIRST = ["h100", "a100", "b200"]  # links with less latency than the network, as well as more bandwidth
+
+
+@settings(deadline=None)
+@given(st.sampled_from(COLLECTIVES), st.sampled_from(LINKS_FIRST), powers, powers, sizes, shares)
+def test_a_wider_domain_is_never_slower(
+    collective: Any, chip: str, degree: int, stride: int, nbytes: float, share: float
+) -> None:
+    """A group whose domains take in more of its ranks, each with the same links: by powers of two."""
+    times = []
+    for size in (1 << e for e in range(13)):
+        cluster = parse(f"4096x{chip}", {"scale_up_size": size})
+        strategy = Strategy(dp=degree, tp=stride, pp=4096 // (degree * stride))
+        times.append(float(collective(nbytes, spans(cluster, strategy)["dp"], share, share)))
+    assert all(wide <= narrow * (1 + 1e-12) for narrow, wide in pairwise(times))
+
+
+@settings(deadline=None)
+@given(st.sampled_from(LINKS_FIRST), powers, st.integers(1, 8), sizes, shares)
+def test_experts_in_a_wider_domain_are_never_slower(
+    chip: str, degree: int, top_k: int, nbytes: float, share: float
+) -> None:
+    times = []
+    for size in (1 << e for e in range(7)):
+        span = spans(parse(f"64x{chip}", {"scale_up_size": size}), Strategy(dp=64, ep=degree))["ep"]
+        times.append(float(c.expert_all_to_all_time(4096, nbytes / 4096, top_k, 128, span, share, share)))
+    assert all(wide <= narrow * (1 + 1e-12) for narrow, wide in pairwise(times))
 
 
 @settings(deadline=None)

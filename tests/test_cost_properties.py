@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -114,6 +115,18 @@ def test_more_is_never_slower_nor_larger(what: str, plan: Drawn, factor: float) 
     before, after = run(plan), run(plan, cluster=faster(plan[1], what, factor))
     assert after.step_time_s <= before.step_time_s * (1 + 1e-12)
     assert after.peak_bytes <= before.peak_bytes * (1 + 1e-12)
+
+
+@given(plan=plans())
+@settings(max_examples=40, deadline=None)
+def test_a_wider_fast_domain_is_never_slower(plan: Drawn) -> None:
+    """Chips with the same links, more of them behind one switch. On a mesh and a torus a chip's bandwidth in
+    a group depends on where its peers are, and the hierarchical exchange of keys is another one there."""
+    cluster, strategy = plan[1], plan[3]
+    assume(cluster.chip.fabric == "switched" and strategy.cp_method != "hierarchical")
+    sizes = [1 << e for e in range(8) if 1 << e <= cluster.n_chips]
+    times = [run(plan, cluster=replace(cluster, scale_up_size=size)).step_time_s for size in sizes]
+    assert all(wide <= narrow * (1 + 1e-12) for narrow, wide in pairwise(times)), times
 
 
 @given(plan=plans(), factor=st.floats(1.0, 4.0))

@@ -2,7 +2,10 @@
 
 Notation: N ranks of the group, G of them in one fast domain, M = N / G domains; W the one-way bandwidth of a
 rank. A group that spans domains works in both levels at once, so its transfer takes the longer of the two,
-not their sum (measured: stas00/ml-engineering@744d01e, 4 x 8 B200).
+not their sum (measured: stas00/ml-engineering@744d01e, 4 x 8 B200). Inside a domain the links carry all that
+a rank takes in, what came over the network with it: a ring is as quick as its slowest hop for all of its
+bytes, and messages between domains change cards inside one. So the same group in a wider domain, which may
+form every ring of the narrower one, is never slower.
 """
 
 from __future__ import annotations
@@ -56,12 +59,14 @@ def curves() -> Mapping[str, Curve]:
 def all_gather_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) -> Any:
     """Seconds to gather a tensor of `nbytes` that lies in N shards.
 
-    max( B (G-1) / (G W fast), (B/G) (M-1) / (M W_net slow) ), each over its message curve, and the start-up.
+    max( B (N-1) / (N W fast), (B/G) (M-1) / (M W_net slow) ), each over its message curve, and the start-up.
+    Where a domain has one rank of the group (G = 1) its links carry nothing.
 
     `nbytes`: bytes B of the full, gathered tensor (any shape that broadcasts with the span). `fast`, `slow`:
     share of the domain's and of the network's bandwidth that large messages reach (a profile's numbers).
 
-    **Source**: ring and hierarchical algorithms, jax-ml/scaling-book gpus.md@1a55377.
+    **Source**: ring and hierarchical algorithms, jax-ml/scaling-book gpus.md@1a55377; one rate for (N-1)/N of
+    a ring's bytes, NVIDIA/nccl@b647562 src/graph/tuning.cc (bus to algorithm bandwidth, nRanks / nsteps).
     **Assumes** every rank of a domain sends its share over its own network card.
 
     >>> from meshwright.strategy.placement import spans
@@ -86,7 +91,8 @@ def all_reduce_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) -
     """Seconds to add up N tensors of `nbytes` and give every rank the sum: a reduce-scatter and a gather.
 
     Where the domain's switch adds (NVLink 4 and later), each rank sends and receives the tensor only once:
-    inside the domain 2 B (G-1)/G falls by max(1, gain x 2 (G-1)/G), 1.23 for 8 ranks (measured 1.1 to 1.3).
+    the links carry B / gain instead of 2 B (N-1)/N where that is less, 1.23 times for one domain of 8 ranks
+    (measured 1.1 to 1.3).
 
     **Source**: gain fitted with the message curve, see `collective_curves.csv`.
     """
@@ -96,10 +102,13 @@ def all_reduce_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) -
 def all_to_all_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) -> Any:
     """Seconds to exchange a buffer of `nbytes` a rank, an Nth of it for every rank.
 
-    max( s (G-1) / (N W fast), s (M-1) / (M W_net slow) ). `nbytes`: bytes s of each rank's send buffer. On a
+    max( s (N-1) / (N W fast), s (M-1) / (M W_net slow) ). `nbytes`: bytes s of each rank's send buffer. On a
     torus W counts that messages pass through other chips (`Span.exchange_bytes_s`).
+
+    **Source** of N where G would do if only messages inside the domain took its links: NCCL 2.12 hands a
+    message to the card of its target's rail first (PXN, "Doubling all2all Performance with NCCL 2.12").
     """
-    near = nbytes * (span.local - 1) / span.degree
+    near = _on_links(nbytes, span)
     far = nbytes * (span.remote - 1) / span.remote
     return _both(nbytes, near, far, span.exchange_bytes_s, span, fast, slow, size=nbytes)
 
@@ -144,7 +153,7 @@ def expert_all_to_all_time(
     """Seconds to send tokens to their experts (or the outputs back), each rank and domain reached once.
 
     A token crosses the network once for every other domain that holds one of its K experts and is handed on
-    inside: network T h r_M (M-1)/M domains, links T h r_N (G-1)/G ranks, with r the distinct ones reached.
+    inside: network T h r_M (M-1)/M domains, links T h r_N (N-1)/N ranks, with r the distinct ones reached.
 
     `tokens`: T of one rank; `hidden_bytes`: h of one token as sent; `max_domains`: domains a token may visit
     (node-limited routing), all if None.
@@ -158,18 +167,16 @@ def expert_all_to_all_time(
     reached_ranks = span.degree * open_share * reached_share(eligible, n_experts / span.degree, top_k)
     reached_domains = domains * reached_share(eligible, n_experts / span.remote, top_k)
     sent = tokens * hidden_bytes
-    near = sent * reached_ranks * (span.local - 1) / span.local
+    near = _on_links(sent * reached_ranks, span)
     far = sent * reached_domains * (span.remote - 1) / span.remote
     return _both(sent, near, far, span.exchange_bytes_s, span, fast, slow, size=sent * top_k)
 
 
 def _hierarchical(nbytes: Any, span: Span, fast: Any, slow: Any, *, passes: int) -> Any:
     """Gather (`passes` 1) or all-reduce (2) in the domain and, of an Gth of the bytes, between domains."""
-    once = (span.local - 1) / span.local
-    gain: Any = 1.0
+    near = _on_links(passes * nbytes, span)
     if passes == 2 and span.in_switch_reduction:
-        gain = np.maximum(1.0, curves()[span.link_kind].switch_gain * 2 * once)
-    near = passes * nbytes * once / gain
+        near = np.minimum(near, nbytes / curves()[span.link_kind].switch_gain)
     shard = nbytes / span.local
     far = passes * shard * (span.remote - 1) / span.remote
     # The network's own algorithms go up and down a tree where messages are short.
@@ -177,6 +184,12 @@ def _hierarchical(nbytes: Any, span: Span, fast: Any, slow: Any, *, passes: int)
     return _both(
         nbytes, near, far, span.local_bytes_s, span, fast, slow, size=nbytes, far_size=shard, steps=steps
     )
+
+
+def _on_links(nbytes: Any, span: Span) -> Any:
+    """Of `nbytes` spread over the group, what a rank takes in over its domain's links: all but its own part,
+    (N-1)/N, unless it is alone in its domain."""
+    return np.where(span.local > 1, nbytes * (span.degree - 1) / span.degree, 0.0)
 
 
 def _both(
@@ -190,15 +203,20 @@ def _both(
     *,
     size: Any,
     far_size: Any = None,
-    steps: Any = 1.0,
+    steps: Any = None,
 ) -> Any:
-    """Start-up of both levels and the longer transfer: `near` bytes a rank on links, `far` on the network."""
+    """Start-up and the longer transfer: `near` bytes a rank on links, `far` on the network.
+
+    `steps` on the network come before a first piece reaches the links; None: messages to all ranks start at
+    once, on both levels.
+    """
     inside = _transfer(near, size, near_bytes_s, fast, curves()[span.link_kind])
     outside = _transfer(
         far, size if far_size is None else far_size, span.remote_bytes_s, slow, curves()["network"]
     )
-    start = np.where(span.local > 1, span.hops * span.local_latency_s, 0.0)
-    start = start + np.where(span.remote > 1, steps * span.remote_latency_s, 0.0)
+    hops = np.where(span.local > 1, span.hops * span.local_latency_s, 0.0)
+    crossing = np.where(span.remote > 1, span.remote_latency_s, 0.0)
+    start = np.maximum(hops, crossing) if steps is None else hops + steps * crossing
     return np.where(np.asarray(nbytes) > 0, start + np.maximum(inside, outside), 0.0)[()]
 
 
