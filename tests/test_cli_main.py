@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 import pytest
 
-from meshwright.cli import main, options
+from meshwright.cli import main, options, output
 from meshwright.cli.main import VERBS, run
 
 ESTIMATE = ["estimate", "llama-3.1-8b", "--on", "8xh100", "--seq-len", "8k", "--global-batch", "64"]
@@ -63,6 +63,12 @@ def test_every_verb_is_listed_and_documented(capsys: pytest.CaptureFixture[str])
         (["estimate", "llama-3.1-8b", "--tpp", "3"], "--tpp"),
         (["validate", "--task", "cook"], "cook"),
         (["estimate", "llama-3.1-8b", "--set", "chip.foo=3"], "cluster.FIELD=VALUE"),
+        ([*ESTIMATE, "--pp", "2", "--layers-per-stage", "16,x"], "of each virtual stage in order"),
+        ([*ESTIMATE, "--pp", "2", "--layers-per-stage", "-1,33"], "-1 is not 0 to"),
+        ([*ESTIMATE, "--pp", "2", "--layers-per-stage", "16,15"], "for example 16,16"),
+        (["plan", *ESTIMATE[1:], "--total-tokens", "1T", "--deadline", "0d"], "more than 0"),
+        (["plan", *ESTIMATE[1:], "--total-tokens", "1T", "--deadline", "soon"], "like 60d or 36h"),
+        (["estimate", ".", *ESTIMATE[2:]], "a folder without a config.json"),
     ],
 )
 def test_bad_usage_is_exit_2(args: list[str], wanted: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -201,3 +207,39 @@ def test_no_colour_reaches_a_pipe(tmp_path: Path) -> None:
         env={**os.environ, "NO_COLOR": "1", "FORCE_COLOR": "1"},
     )  # fmt: skip
     assert b"\x1b[3" not in done.stdout
+
+
+def test_a_link_to_itself_and_a_file_without_a_path_are_named_for_what_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "mine").mkdir()
+    assert run(["estimate", "./loop", *ESTIMATE[2:]]) == 2
+    assert "symbolic links" in capsys.readouterr().err
+    assert run(["estimate", "mine", *ESTIMATE[2:]]) == 2
+    assert "write ./mine" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", ["chips", "models"])
+def test_a_list_without_a_match_says_so(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([verb, "zzz"]) == 0
+    assert "holds these words" in capsys.readouterr().out
+    assert run([verb, "zzz", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[verb] == []
+
+
+def test_progress_in_a_pipe_is_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = iter([0.0, 0.5, 1.2, 3.0, 11.3, 12.0])
+    update = output._lines("searching", now=lambda: next(clock))
+    for done in range(5):
+        update(done, 4)
+    assert capsys.readouterr().err == "searching 25%, 1 s so far\nsearching 75%, 11 s so far\n"
+
+
+def test_progress_of_json_in_a_pipe_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    with output.progress("searching", quiet=True) as update:
+        for done in range(3):
+            update(done, 2)
+    said = capsys.readouterr()
+    assert (said.out, said.err) == ("", "")

@@ -12,22 +12,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshwright import estimating, planning, units
-from meshwright.errors import Diagnostic, InputError, did_you_mean
+from meshwright.errors import Diagnostic, InputError
 from meshwright.files import given
 from meshwright.files import request as requests
 from meshwright.files.text import check_outputs
+from meshwright.files.typed import Count, Positive, typed
 from meshwright.files.work_given import price
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
-from meshwright.report import as_json, catalogue
+from meshwright.report import catalogue
 from meshwright.report.records import Because, Checked, Estimate, Plan
 from meshwright.saving import save, save_actions, save_trace, summary
 from meshwright.strategy.records import Strategy
+from meshwright.validating import calibrate, exceeds, validate, validated
 from meshwright.work import Work
 
 if TYPE_CHECKING:
-    from meshwright.calibrate.rows import Run
-    from meshwright.calibrate.validate import Validation
     from meshwright.report.comparison import Comparison
     from meshwright.report.explanation import Explanation
     from meshwright.report.guide import Guide
@@ -39,27 +39,29 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Cluster", "Estimate", "Model", "Plan", "Strategy", "Work",
-    "check", "check_outputs", "compare", "estimate", "explain", "guide", "improve", "largest", "plan",
-    "price", "ranks", "save", "save_actions", "save_trace", "summary", "sweep", "validate",
+    "calibrate", "check", "check_outputs", "compare", "estimate", "exceeds", "explain", "guide", "improve",
+    "largest", "plan", "price", "ranks", "save", "save_actions", "save_trace", "summary", "sweep", "validate",
+    "validated",
 ]  # fmt: skip
 
 
+@typed
 def estimate(
     model: str | Path | Model,
     cluster: str | Path | Cluster | None = None,
     *,
     work: Work | None = None,
-    seq_len: int | str | None = None,
-    global_batch_size: int | str | None = None,
-    tokens_per_step: int | str | None = None,
+    seq_len: float | str | None = None,
+    global_batch_size: float | str | None = None,
+    tokens_per_step: float | str | None = None,
     total_tokens: float | str | None = None,
     precision: str | None = None,
     options: Iterable[str] = (),
     framework: str | None = None,
     overrides: Mapping[str, float] | None = None,
     profile: str | Path | None = None,
-    price_per_chip_hour: float | None = None,
-    nearest: int = 3,
+    price_per_chip_hour: float | str | None = None,
+    nearest: Count = 3,
     exact: bool = False,
     **strategy: Any,
 ) -> Estimate:
@@ -81,29 +83,30 @@ def estimate(
     )
 
 
+@typed
 def plan(
     model: str | Path | Model,
     cluster: str | Path | Cluster | None = None,
     *,
     work: Work | None = None,
-    seq_len: int | str | None = None,
-    global_batch_size: int | str | None = None,
-    tokens_per_step: int | str | None = None,
+    seq_len: float | str | None = None,
+    global_batch_size: float | str | None = None,
+    tokens_per_step: float | str | None = None,
     total_tokens: float | str | None = None,
     precision: str | None = None,
     options: Iterable[str] = (),
     framework: str | None = None,
     overrides: Mapping[str, float] | None = None,
     profile: str | Path | None = None,
-    price_per_chip_hour: float | None = None,
+    price_per_chip_hour: float | str | None = None,
     objective: str | None = None,
     slack: float | str | None = None,
     deadline: float | str | None = None,
-    chips_up_to: int | str | None = None,
+    chips_up_to: float | str | None = None,
     pareto: bool = False,
     target: str | None = None,
-    top: int = 10,
-    nearest: int = 0,
+    top: Positive = 10,
+    nearest: Count = 0,
     show_space: bool = False,
     progress: Callable[..., None] | None = None,
     **strategy: Any,
@@ -130,6 +133,7 @@ def plan(
     return found if show_space else replace(found, space=None)
 
 
+@typed
 def guide(
     model: str | Path | Model | None = None,
     cluster: str | Path | Cluster | None = None,
@@ -148,6 +152,7 @@ def guide(
     return guiding.guide(model, cluster, compare=compare, progress=progress, **request)
 
 
+@typed
 def explain(
     model: str | Path | Model | Estimate,
     cluster: str | Path | Cluster | None = None,
@@ -189,13 +194,14 @@ def _runner_up(found: Estimate, given: Mapping[str, Any], progress: Callable[...
     return why.runner_up(found.strategy, found.evaluation, other.strategy, other.evaluation, called)
 
 
+@typed
 def sweep(
     model: str | Path | Model | Sequence[str | Path | Model],
     cluster: str | Path | Cluster | None = None,
     *,
     over: Mapping[str, str | Iterable[Any]],
     slack: float | str = planning.SLACK,
-    processes: int = 1,
+    processes: Positive = 1,
     progress: Callable[[int, int], None] | None = None,
     **asked: Any,
 ) -> Sweep:
@@ -209,14 +215,9 @@ def sweep(
     from meshwright import sweeping
 
     models = [model] if isinstance(model, str | Path | Model) else list(model)
-    faults = []
     if not models:
-        faults.append(Diagnostic("MW911", "no model was named", where="sweep", hint="name one or several"))
-    if not isinstance(over, Mapping):
-        said = f"over is {over!r:.60}, and it must map fields to values"
-        faults.append(Diagnostic("MW911", said, where="over", hint="for example {'seq_len': '4k:1M'}"))
-    if faults:
-        raise InputError(*faults)
+        hint = "name one or several"
+        raise InputError(Diagnostic("MW911", "no model was named", where="sweep", hint=hint))
     lost = percent("slack", slack) if isinstance(slack, str) else slack
     if not (isinstance(lost, int | float) and 0 <= lost < float("inf")):
         said = f"slack is {slack!r}, not a share of the step time"
@@ -225,14 +226,15 @@ def sweep(
     return sweeping.sweep(models, over, arguments, slack=lost, processes=processes, progress=progress)
 
 
+@typed
 def check(
     model: str | Path | Model,
     cluster: str | Path | Cluster | None = None,
     *,
     work: Work | None = None,
-    seq_len: int | str | None = None,
-    global_batch_size: int | str | None = None,
-    tokens_per_step: int | str | None = None,
+    seq_len: float | str | None = None,
+    global_batch_size: float | str | None = None,
+    tokens_per_step: float | str | None = None,
     total_tokens: float | str | None = None,
     precision: str | None = None,
     options: Iterable[str] = (),
@@ -263,10 +265,11 @@ def check(
     return Checked(request.model, machine, request.work, complete, request.strategy, tuple(findings))
 
 
+@typed
 def compare(
     *sides: str | Path | Model | Estimate | Mapping[str, Any],
     search: bool = False,
-    depth: int = 1,
+    depth: Positive = 1,
     progress: Callable[..., None] | None = None,
     **shared: Any,
 ) -> Comparison:
@@ -314,6 +317,7 @@ def _best(asked: Mapping[str, Any]) -> Estimate:
     return best
 
 
+@typed
 def ranks(model: str | Path | Model, cluster: str | Path | Cluster | None = None, **request: Any) -> RankMap:
     """Which rank of a strategy sits where, and which groups of ranks cross which link.
 
@@ -329,13 +333,14 @@ def ranks(model: str | Path | Model, cluster: str | Path | Cluster | None = None
     return rank_map(asked.model, machine, asked.work, done.strategy, asked.derived | because)
 
 
+@typed
 def largest(
     quantity: str,
     model: str | Path | Model,
     cluster: str | Path | Cluster | None = None,
     *,
-    up_to: int | str | None = None,
-    price_per_chip_hour: float | None = None,
+    up_to: float | str | None = None,
+    price_per_chip_hour: float | str | None = None,
     progress: Callable[[float], None] | None = None,
     **request: Any,
 ) -> Maximum:
@@ -357,11 +362,12 @@ def largest(
     return estimating.maximum(r, found, price(price_per_chip_hour))
 
 
+@typed
 def improve(
     model: str | Path | Model,
     cluster: str | Path | Cluster | None = None,
     *,
-    price_per_chip_hour: float | None = None,
+    price_per_chip_hour: float | str | None = None,
     progress: Callable[[float, float], None] | None = None,
     **request: Any,
 ) -> Improved:
@@ -388,75 +394,6 @@ def improve(
     )
 
 
-def validate(
-    table: str | Path | None = None,
-    *,
-    framework: str | None = None,
-    progress: Callable[[int, int], None] | None = None,
-    warn: Callable[[Sequence[Diagnostic]], None] | None = None,
-) -> Validation:
-    """The cost model against measured runs: the shipped table, or `table` in the same form.
-
-    `warn` is called with what is odd in the table and does not stop the reading.
-    """
-    from meshwright.calibrate import validate as validation
-
-    runs = _runs(table, warn)
-    if framework is not None:
-        known = sorted({r.framework.lower() for r in runs if r.framework})
-        if framework.lower() not in known:
-            said = f"no run of the table is of framework {framework!r}"
-            listed = f"the table has {', '.join(known)}" if known else "leave it out; the table names none"
-            hint = did_you_mean(framework, known) or listed
-            raise InputError(Diagnostic("MW904", said, where="--framework", hint=hint))
-    from meshwright.calibrate import bands
-
-    return validation.validate(runs, framework=framework, progress=progress, error_bands=bands.of_case)
-
-
-def _runs(table: str | Path | None, warn: Callable[[Sequence[Diagnostic]], None] | None) -> tuple[Run, ...]:
-    """The runs of `table` or of the shipped one; its warnings go to `warn`."""
-    from meshwright.calibrate import rows
-
-    found = rows.read_table(None if table is None else Path(table))
-    if warn is not None and found.warnings:
-        warn(found.warnings)
-    return found.runs
-
-
-def validated(found: Validation) -> dict[str, Any]:
-    """The object that `meshwright validate --json` prints (see docs/json.md)."""
-    body: dict[str, Any] = as_json.plain(found.json())
-    return as_json.envelope("validate") | body
-
-
-def exceeds(found: Validation, limit: float) -> bool:
-    """Whether the median error of step time is above `limit` (a fraction), or nothing was compared."""
-    error = found.time.median_abs_error_percent
-    return error is None or error > 100 * limit
-
-
-def calibrate(
-    table: str | Path | None = None,
-    *,
-    path: str | Path | None = None,
-    progress: Callable[[str], None] | None = None,
-    warn: Callable[[Sequence[Diagnostic]], None] | None = None,
-) -> dict[str, Any]:
-    """Fit profile numbers to the runs of `table`, write them to `path`, and say how well they fit.
-
-    A table refines the shipped numbers; without one the shipped runs are fitted from the priors.
-    """
-    from meshwright.calibrate import fit
-    from meshwright.files import profile_file
-
-    found = fit.observations(_runs(table, warn))
-    fitted = fit.fit(found, progress=progress, refine=table is not None)
-    if path is not None:
-        profile_file.write_profile(Path(path), fitted.numbers)
-    return catalogue.calibration(fitted, len(found))
-
-
 def percent(flag: str, text: str) -> float:
     """A fraction from text of percent; InputError names the flag."""
     try:
@@ -479,11 +416,13 @@ def faults(*, several: bool = False, **request: Any) -> tuple[Diagnostic, ...]:
     return ()
 
 
+@typed
 def models(words: Iterable[str] = ()) -> dict[str, Any]:
     """Presets whose name, family or alias holds every word."""
     return catalogue.models(tuple(words))
 
 
+@typed
 def chips(words: Iterable[str] = ()) -> dict[str, Any]:
     """Chips whose name, maker, family or alias holds every word."""
     return catalogue.chips(tuple(words))
@@ -494,6 +433,7 @@ def machines() -> dict[str, Any]:
     return catalogue.machines()
 
 
+@typed
 def cluster(on: str, overrides: Mapping[str, float] | None = None) -> dict[str, Any]:
     """What the spelling `on` (or a cluster file) means: every figure an estimate would use."""
     return catalogue.cluster(requests.read_cluster(on, dict(overrides or {})).cluster)

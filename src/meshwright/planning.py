@@ -57,21 +57,21 @@ def wish(
     objective: str | None,
     slack: float | str | None,
     deadline: str | float | None,
-    chips_up_to: int | str | None,
+    chips_up_to: float | str | None,
     pareto: bool,
     target: str | None,
 ) -> Wish:
     """The wish that words spell; InputError with every fault. A deadline may be `60d`, `8h` or days."""
     faults: list[Diagnostic] = []
 
-    def read(flag: str, parse: Callable[[], Any], hint: str) -> Any:
+    def read(flag: str, parse: Callable[[], Any], hint: str, *, positive: bool = False) -> Any:
         try:
             value = parse()
         except (units.UnitError, ValueError) as error:
             faults.append(Diagnostic("MW903", f"{flag}: {error}", where=flag, hint=hint))
             return None
-        if not 0 <= value < inf:
-            said = f"{flag} is {value:g}; it must be 0 or more, and finite"
+        if not 0 <= value < inf or (positive and value == 0):
+            said = f"{flag} is {value:g}; it must be {'more than 0' if positive else '0 or more'}, and finite"
             faults.append(Diagnostic("MW903", said, where=flag, hint=hint))
         return value
 
@@ -84,7 +84,8 @@ def wish(
         share = read("--slack", lambda: units.parse_percent(slack), "write --slack 3%") or 0.0
     days = None
     if deadline is not None:
-        days = read("--deadline", lambda: _days(deadline), "write --deadline 60d")
+        hint = "write --deadline 60d (days) or 36h; a number alone counts days"
+        days = read("--deadline", lambda: _days(deadline), hint, positive=True)
         if request.work.total_tokens is None:
             said = "--deadline is for a whole run, and nothing says how long that is"
             faults.append(Diagnostic("MW903", said, where="--deadline", hint="add --total-tokens 15T"))
@@ -110,7 +111,7 @@ def wish(
 
 def _days(text: str | float) -> float:
     if isinstance(text, str) and not text.strip().replace(".", "", 1).isdigit():
-        return units.parse_time(text) / units.SECONDS_PER_DAY
+        return units.parse_time(text, "60d or 36h") / units.SECONDS_PER_DAY
     return float(text)
 
 

@@ -12,7 +12,9 @@ from meshwright.errors import Diagnostic, InputError
 from meshwright.files import request as requests
 from meshwright.files.fields import settled
 from meshwright.files.text import write_text
+from meshwright.files.typed import Positive, typed
 from meshwright.hardware.overrides import FIELDS as FIGURES
+from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.report import explanation
 from meshwright.report.document import Report, WhatIf
@@ -29,15 +31,16 @@ LENGTHS = range(-2, 4)
 _STEPS = 6  # of a report, for its progress: a search, its reasons, three sweeps, the rest
 
 
+@typed
 def report(
     model: str | Path | Model,
-    cluster: Any = None,
+    cluster: str | Path | Cluster | None = None,
     *,
     path: str | Path | None = None,
     found: Plan | None = None,
     quick: bool = False,
     pareto: bool = False,
-    processes: int = 1,
+    processes: Positive = 1,
     progress: Progress | None = None,
     **asked: Any,
 ) -> Report:

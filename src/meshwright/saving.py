@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from meshwright import __version__, units
 from meshwright.errors import Diagnostic, InputError
+from meshwright.files.typed import typed
 from meshwright.report import as_json
 from meshwright.report.records import Estimate, Plan
 
@@ -19,6 +20,7 @@ def summary(found: Estimate) -> str:
     return f"{as_json.strategy_line(found.strategy)}, {units.seconds_text(found.step_time_s)} a step"
 
 
+@typed
 def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimate:
     """Write a plan file of the estimate, or of plan `rank` (from 1) of a search. Returns what was written."""
     from meshwright.files.plan_file import write_plan
@@ -52,6 +54,7 @@ def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimat
     return chosen
 
 
+@typed
 def save_trace(found: Estimate, path: str | Path) -> None:
     """Write the simulated step of an `exact` estimate as a Chrome trace, which Perfetto opens too."""
     import json
@@ -63,6 +66,7 @@ def save_trace(found: Estimate, path: str | Path) -> None:
     write_text(Path(path), json.dumps(trace(_simulated(found), title)))
 
 
+@typed
 def save_actions(found: Estimate, path: str | Path) -> None:
     """Write the schedule of an `exact` estimate as the table that `torch.distributed.pipelining` loads."""
     from meshwright.files.text import write_text

@@ -128,13 +128,13 @@ def parse_count(text: str | int | float) -> int:
     return _whole(nearest if math.isclose(value, nearest, rel_tol=1e-12) else value, text, "a count")
 
 
-def parse_time(text: str) -> float:
-    """Seconds from `350ms`, `12.5s`, `3h`.
+def parse_time(text: str, like: str = "350ms or 12.5s") -> float:
+    """Seconds from `350ms`, `12.5s`, `3h`; `like` is what a message shows in their place.
 
     >>> parse_time("90min")
     5400.0
     """
-    return _parse(text, _TIMES, "a time", "350ms or 12.5s")
+    return _parse(text, _TIMES, "a time", like)
 
 
 def parse_percent(text: str | int | float) -> float:

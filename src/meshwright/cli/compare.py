@@ -59,7 +59,7 @@ def command(
     named = [settings(case) for case in cases] or [{}]
     axes = distinct(varied, named)
     asked = [{"model": model, **c, **dict(v)} for model in sides for c in named for v in product(*axes)]
-    with output.progress("estimating") as update:
+    with output.progress("estimating", quiet=as_json) as update:
         found = api.compare(*asked, search=search, depth=depth, progress=update, **shared)
     if as_json:
         output.print_json(found.json())

@@ -28,8 +28,8 @@ def command(
     """
     from meshwright import api
 
-    with output.progress("searching") as update:
-        found = api.explain(**arguments(flags), runner_up=runner_up, progress=None if as_json else update)
+    with output.progress("searching", quiet=as_json) as update:
+        found = api.explain(**arguments(flags), runner_up=runner_up, progress=update)
     if as_json:
         output.print_json(found.json(path=path, depth=depth, plain=plain))
     else:

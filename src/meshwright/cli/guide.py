@@ -28,8 +28,8 @@ def command(model: str | None, compare: bool, as_json: bool, **flags: Any) -> No
     from meshwright import api
 
     given = arguments(flags | {"model": model})
-    with output.progress("searching") as update:
-        found = api.guide(compare=compare, progress=None if as_json else update, **given)
+    with output.progress("searching", quiet=as_json) as update:
+        found = api.guide(compare=compare, progress=update, **given)
     if as_json:
         output.print_json(found.json())
     else:

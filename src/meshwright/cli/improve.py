@@ -23,8 +23,8 @@ def command(top: int, as_json: bool, **flags: Any) -> None:
     """
     from meshwright import api
 
-    with output.progress("trying neighbours") as update:
-        found = api.improve(**arguments(flags), progress=None if as_json else update)
+    with output.progress("trying neighbours", quiet=as_json) as update:
+        found = api.improve(**arguments(flags), progress=update)
     if as_json:
         output.print_json(found.json())
     else:

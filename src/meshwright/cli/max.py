@@ -24,8 +24,8 @@ def command(quantity: str, up_to: str | None, path: str | None, as_json: bool, *
     from meshwright import api
 
     given = arguments(flags, several=True)
-    with output.progress("searching") as update:
-        found = api.largest(quantity, up_to=up_to, progress=None if as_json else update, **given)
+    with output.progress("searching", quiet=as_json) as update:
+        found = api.largest(quantity, up_to=up_to, progress=update, **given)
     if path is not None and found.plan is not None:
         api.save(found.plan, path)
         output.say(f"wrote {path}")

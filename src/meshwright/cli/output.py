@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -72,10 +73,13 @@ def warn(found: Sequence[Diagnostic], most: int = 20) -> None:
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Callable[..., None]]:
-    """A bar on stderr while stderr is a terminal; else nothing. The callback takes (done, total)."""
+def progress(title: str, *, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """A bar on stderr while stderr is a terminal, else a line now and then of what takes long.
+
+    The callback takes (done, total). `quiet` leaves the lines away, for a program that reads both streams.
+    """
     if sys.stderr is None or not sys.stderr.isatty():
-        yield lambda *_: None
+        yield (lambda *_: None) if quiet else _lines(title)
         return
     from rich.console import Console
     from rich.progress import Progress
@@ -87,3 +91,23 @@ def progress(title: str) -> Iterator[Callable[..., None]]:
             bar.update(task, completed=done, total=total)
 
         yield update
+
+
+FIRST_S, EVERY_S = 1.0, 10.0  # when a line of progress comes, and when the next ones do
+
+
+def _lines(title: str, now: Callable[[], float] = monotonic) -> Callable[..., None]:
+    """Progress for a pipe or a log: nothing of what is done at once, then a line every few seconds."""
+    began = now()
+    due = began + FIRST_S
+
+    def update(done: float, total: float | None = None, *_: Any) -> None:
+        nonlocal due
+        at = now()
+        if at < due:
+            return
+        due = at + EVERY_S
+        share = f" {done / total:.0%}" if total else ""
+        say(f"{title}{share}, {at - began:.0f} s so far")
+
+    return update

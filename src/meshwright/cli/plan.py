@@ -64,7 +64,7 @@ def command(
 
     api.check_outputs(path, page)
     given = arguments(flags, several=True)
-    with output.progress("searching") as update:
+    with output.progress("searching", quiet=as_json) as update:
         found = api.plan(
             **given,
             top=max(top, rank),
@@ -76,7 +76,7 @@ def command(
             pareto=pareto,
             target=target,
             nearest=3,
-            progress=None if as_json else update,
+            progress=update,
         )
     if path is not None and found.plans:
         written = api.save(found, path, rank=rank)
@@ -84,7 +84,7 @@ def command(
     if page is not None and (found.best or found.nearest) is not None:
         from meshwright import reporting
 
-        with output.progress("reporting") as update:
+        with output.progress("reporting", quiet=as_json) as update:
             processes = os.cpu_count() or 1
             reporting.report(**given, found=found, path=page, processes=processes, progress=update)
         output.say(f"wrote a report to {page}")

@@ -33,7 +33,7 @@ def command(path: str, quick: bool, pareto: bool, jobs: int | None, as_json: boo
     from meshwright import api, reporting
 
     given = arguments(flags, several=True)
-    with output.progress("reporting") as update:
+    with output.progress("reporting", quiet=as_json) as update:
         found = reporting.report(
             **given, path=path, quick=quick, pareto=pareto, processes=jobs or os.cpu_count() or 1,
             progress=update,

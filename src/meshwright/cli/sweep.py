@@ -48,7 +48,7 @@ def command(over: tuple[str, ...], slack: str, jobs: int | None, as_json: bool, 
     given["model"] = names(given["model"])
     share = api.percent("--slack", slack)
     jobs = jobs or os.cpu_count() or 1
-    with output.progress("sweeping") as update:
+    with output.progress("sweeping", quiet=as_json) as update:
         found = api.sweep(**given, over=fields(over), slack=share, processes=jobs, progress=update)
     if as_json:
         output.print_json(found.json())

@@ -22,7 +22,7 @@ def command(
     from meshwright import api
 
     limit = None if fail_above is None else api.percent("--fail-above", fail_above)
-    with output.progress("validating") as update:
+    with output.progress("validating", quiet=as_json) as update:
         found = api.validate(table, framework=framework, progress=update, warn=output.warn)
     if as_json:
         output.print_json(api.validated(found))

@@ -59,7 +59,7 @@ def changed(arguments: Mapping[str, Any], field: str, value: Any) -> dict[str, A
     elif name == "on":
         found["cluster"] = value
     elif name == "options":
-        found["options"] = tuple(value.split("+")) if isinstance(value, str) else tuple(value)
+        found["options"] = tuple(value.split("+")) if isinstance(value, str) else value
     else:
         found[name] = value
         if name in _EITHER:

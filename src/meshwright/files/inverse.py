@@ -33,7 +33,7 @@ class Inverse:
     tokens_per_step: int | None
 
 
-def read_inverse(quantity: str, up_to: int | str | None, **request: Any) -> Inverse:
+def read_inverse(quantity: str, up_to: float | str | None, **request: Any) -> Inverse:
     """The inverse request that arguments of a search spell; one InputError with every fault."""
     faults: list[Diagnostic] = []
     name = quantity.strip().lower().replace("-", "_")
@@ -79,7 +79,7 @@ def at_value(request: Request, found: Asked) -> Request:
     )
 
 
-def _end(name: str, up_to: int | str | None, faults: list[Diagnostic]) -> int | None:
+def _end(name: str, up_to: float | str | None, faults: list[Diagnostic]) -> int | None:
     """The end of the range."""
     if up_to is None or name not in LIMITS:
         return None

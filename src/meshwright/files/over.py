@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from math import frexp
 from typing import Any
@@ -50,9 +50,12 @@ def over(field: str, given: str | Iterable[Any]) -> Over:
     """
     name = canonical(field)
     if not isinstance(given, str):
-        listed = tuple((value,) for value in given)
+        listed = tuple((tuple(value) if isinstance(value, list) else value,) for value in given)
         if not listed:
             raise _fault(field, "", "holds no value")
+        for (value,) in listed:
+            if not isinstance(value, Hashable):
+                raise _fault(field, "", f"holds {value!r:.60}, which is no value of a field")
         return Over(name, listed)
     text = given.strip()
     number = _number(name)

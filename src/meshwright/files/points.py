@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import product
 from typing import Any
 
@@ -22,7 +23,7 @@ MOST = 100_000  # points of a sweep
 # Tokens a step where a sweep over lengths names no batch: what 8B models are trained with (Llama 3 8B starts
 # with 4M, arXiv 2407.21783 section 3.4.1; the 8B Mamba study has 1,024 x 4,096, arXiv 2406.07887).
 USUAL_TOKENS = 2**22
-REQUEST = frozenset(requests.read.__kwdefaults__ or {}) | {"model", "cluster"}
+REQUEST = frozenset(signature(requests.read).parameters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +119,12 @@ def _read(arguments: Mapping[str, Any], at: Mapping[str, Any]) -> tuple[Request,
     found = settled(arguments, {name: value for name, value in at.items() if name != DOMAIN})
     if DOMAIN not in at:
         return _request(found), {}
-    wanted = int(at[DOMAIN])
+    try:
+        wanted = units.parse_length(at[DOMAIN])
+    except units.UnitError:
+        wanted = 0
+    if wanted < 1:  # what is wrong with it is said where figures are read
+        return _request(settled(found, {DOMAIN: at[DOMAIN]})), {}
     plain = _request(found)
     chips = plain.cluster.cluster.n_chips
     size = next(d for d in range(min(wanted, chips), 0, -1) if chips % d == 0)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.files import given as givens
 from meshwright.files.given import OVERRIDES, ClusterGiven, PlanGiven
+from meshwright.files.typed import typed
 from meshwright.files.work_given import WorkGiven, work_of
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
@@ -41,14 +42,15 @@ class Request:
         return tuple(replace(self.work, global_batch_size=b) for b in self.batches) or (self.work,)
 
 
+@typed
 def read(
     model: str | Path | Model,
     cluster: str | Path | Cluster | None,
     *,
     work: Work | None = None,
-    seq_len: int | str | None = None,
-    global_batch_size: int | str | None = None,
-    tokens_per_step: int | str | None = None,
+    seq_len: float | str | None = None,
+    global_batch_size: float | str | None = None,
+    tokens_per_step: float | str | None = None,
     total_tokens: float | str | None = None,
     precision: str | None = None,
     options: Iterable[str] = (),
@@ -76,12 +78,6 @@ def read(
 
     if isinstance(options, str):
         options = [word for word in options.replace("+", ",").split(",") if word]
-    mistyped = _mistyped(
-        model=model, cluster=cluster, work=work, precision=precision, options=options, framework=framework,
-        overrides=overrides, profile=profile,
-    )  # fmt: skip
-    if mistyped:
-        raise InputError(*mistyped)
     figures = dict(overrides or {})
     for name in [n for n in figures if n not in OVERRIDES]:
         hint = did_you_mean(name, OVERRIDES) or f"known: {', '.join(OVERRIDES)}"
@@ -128,33 +124,6 @@ def read(
     return Request(shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches)
 
 
-# What each argument may be, and how to say it; what a number may be is judged where it is read.
-_TYPES: dict[str, tuple[tuple[type, ...], str]] = {
-    "model": ((str, os.PathLike, Model), "a name, a path or a Model"),
-    "cluster": ((str, os.PathLike, Cluster), "text such as '64xh100', a path or a Cluster"),
-    "work": ((Work,), "a Work"),
-    "precision": ((str,), "a word such as 'bf16'"),
-    "options": ((list, tuple, set, frozenset), "a list of words such as ['dropless']"),
-    "framework": ((str,), "a word such as 'torchtitan'"),
-    "overrides": ((Mapping,), "a mapping such as {'scale_out_gbits_s': 400}"),
-    "profile": ((str, os.PathLike), "a path"),
-}
-
-
-def _mistyped(**arguments: Any) -> list[Diagnostic]:
-    """Arguments that are of no kind that could be read."""
-    faults = []
-    for name, value in arguments.items():
-        kinds, example = _TYPES[name]
-        right = isinstance(value, kinds) or (value is None and name != "model")
-        if right and name == "options":
-            right = all(isinstance(word, str) for word in value)
-        if not right:
-            said = f"{name} is {value!r:.60}, and it must be {example}"
-            faults.append(Diagnostic("MW912", said, where=name, hint=f"pass {name} as {example}"))
-    return faults
-
-
 WORK = (
     "model", "cluster", "work", "seq_len", "global_batch_size", "tokens_per_step", "total_tokens",
     "precision", "options", "framework", "overrides", "profile",
@@ -170,13 +139,9 @@ def read_arguments(*, several: bool = False, **request: Any) -> Request:
 
 def _is_path(text: str) -> bool:
     """Whether a name means a file: it ends like one or says so with a separator that leads somewhere."""
-    lowered = text.lower()
-    if lowered.endswith((".yaml", ".yml", ".json")):
+    if text.lower().endswith((".yaml", ".yml", ".json")) or text in (".", ".."):
         return True
-    try:
-        return "/" in text and Path(text).exists()
-    except OSError:  # a name longer than any path
-        return False
+    return "/" in text and os.path.lexists(text)  # a link that leads nowhere is one too
 
 
 def _model(
@@ -186,7 +151,13 @@ def _model(
     from meshwright.model import config_json, presets
 
     if isinstance(model, str) and not _is_path(model):
-        found = presets.load(model)
+        try:
+            found = presets.load(model)
+        except InputError as error:
+            if not os.path.lexists(model):
+                raise
+            hint = f"a file of that name is here: write ./{model}"
+            raise InputError(*(replace(d, hint=hint) for d in error.diagnostics)) from None
         return found, found.name
     from meshwright.files import model_file, plan_file
     from meshwright.files.text import read_text
@@ -196,7 +167,11 @@ def _model(
         return model, model_file.model_mapping(model)
     path = Path(model)
     # os.path: a name longer than any path is no folder, where pathlib raises.
-    if os.path.isdir(path) and (path / "config.json").is_file():
+    if os.path.isdir(path):
+        if not (path / "config.json").is_file():
+            said = f"{path} is a folder without a config.json, and a model was expected"
+            hint = "name a model YAML, or a folder that a Hugging Face model lies in"
+            raise InputError(Diagnostic("MW802", said, where=str(path), hint=hint))
         path = path / "config.json"
     if path.suffix.lower() == ".json":
         read_text(path)  # an empty, binary or huge file is named for what it is

@@ -27,9 +27,9 @@ LIMITS = {
 class WorkGiven:
     """What flags or arguments say of the work; None is not said."""
 
-    seq_len: int | str | None = None
-    global_batch_size: int | str | None = None
-    tokens_per_step: int | str | None = None
+    seq_len: float | str | None = None
+    global_batch_size: float | str | None = None
+    tokens_per_step: float | str | None = None
     total_tokens: float | str | None = None
     precision: str | None = None
     options: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ def _range(
 
 
 def _batch_of_tokens(
-    text: int | str, seq_len: int | None, faults: list[Diagnostic]
+    text: float | str, seq_len: int | None, faults: list[Diagnostic]
 ) -> tuple[int, str] | None:
     """Sequences a step and how they follow from tokens a step.
 

@@ -199,15 +199,21 @@ def _recompute(name: str, value: Any) -> str:
 
 def _layers(name: str, value: Any) -> tuple[int, ...]:
     items: Iterable[Any]
+    way = "name the decoder layers of each virtual stage in order, as in 8,8,8,8 for 32 layers over 4 stages"
     if isinstance(value, str):
         items = [part for part in value.replace("+", ",").split(",") if part.strip()]
     elif isinstance(value, list | tuple | np.ndarray):
         items = list(value)
     else:
-        raise _fault(name, f"{name} is {value!r}, not a list of layers", f"write {name} 8,8,8,8")
-    layers = tuple(_whole(name, item) for item in items)
-    if not layers or min(layers) < 0 or max(layers) > MOST or len(layers) > MOST:
-        raise _fault(name, f"{name} needs a number of 0 or more for each stage", f"write {name} 8,8,8,8")
+        raise _fault(name, f"{name} is {value!r}, not a list of layers", way)
+    try:
+        layers = tuple(_whole(name, item) for item in items)
+    except InputError as error:
+        raise _fault(name, error.diagnostics[0].message, way) from None
+    wrong = [n for n in layers if not 0 <= n <= MOST]
+    if wrong or not 1 <= len(layers) <= MOST:
+        said = f"{wrong[0]} is not 0 to {MOST:,} layers" if wrong else f"it lists {len(layers):,} stages"
+        raise _fault(name, f"{name} is {value!r:.60}, and {said}", way)
     return layers
 
 

@@ -155,6 +155,9 @@ def virtual_stages(pp: int, vpp: int, layout: Layout) -> tuple[tuple[int, ...], 
     return tuple(tuple(int(stage) for stage in rank) for rank in by_chunk.T)
 
 
+MOST_TOLD = 12  # numbers of a list of layers that a message shows
+
+
 def layout_fault(
     model: Model, pp: int, vpp: int, layers_per_stage: Sequence[int] | None
 ) -> Diagnostic | None:
@@ -178,11 +181,15 @@ def layout_fault(
         faults.append(f"layers_per_stage lists {len(listed)} virtual stages, but {product}")
         hints.append(f"list {stages} numbers")
     if sum(listed) != n_layers:
+        added = f"{' + '.join(map(str, _shortened(listed)))} = " if len(listed) > 1 else ""
         faults.append(
-            f"layers_per_stage sums to {' + '.join(map(str, _shortened(listed)))} = {sum(listed)}, but "
+            f"layers_per_stage sums to {added}{sum(listed)}, but "
             f"{model.name} has {n_layers} layers ({n_layers - sum(listed):+d})"
         )
         hints.append(f"make the numbers sum to {n_layers}")
+    if hints and stages <= min(MOST_TOLD, n_layers):
+        alike = [n_layers // stages + (i < n_layers % stages) for i in range(stages)]
+        hints.append(f"for example {','.join(map(str, alike))}")
     if any(n < 0 for n in listed):
         faults.append(f"layers_per_stage holds a negative number ({min(listed)})")
         hints.append("give each stage 0 or more layers")
@@ -195,7 +202,7 @@ def layout_fault(
     return Diagnostic("MW131", "; ".join(faults), where="layers_per_stage", hint="; ".join(hints))
 
 
-def _shortened(numbers: list[int], most: int = 12) -> list[int | str]:
+def _shortened(numbers: list[int], most: int = MOST_TOLD) -> list[int | str]:
     return [*numbers] if len(numbers) <= most else [*numbers[: most - 1], "..."]
 
 

@@ -28,9 +28,10 @@ def print_models(found: dict[str, Any], console: Console) -> None:
             m["name"], m["family"], str(m["layers"]), units.count_text(m["total"]),
             units.count_text(m["active"]), ", ".join(m["aliases"][:3]),
         )  # fmt: skip
-    console.print(table)
     if not found["models"]:
         console.print("no preset holds these words; a config.json or a model YAML works too")
+        return
+    console.print(table)
 
 
 def _number(value: float | None, unit: str = "") -> str:
@@ -39,6 +40,9 @@ def _number(value: float | None, unit: str = "") -> str:
 
 def print_chips(found: dict[str, Any], console: Console, *, sources: bool) -> None:
     """Data sheets: dense peaks, bandwidths per chip and direction."""
+    if not found["chips"]:
+        console.print("no chip's name, maker, family or alias holds these words; without any, all are listed")
+        return
     table = _table(
         "name", ">HBM GiB", ">usable", ">HBM GB/s", ">bf16", ">fp8", ">fp4 TFLOP/s", ">domain", ">up GB/s",
         ">out Gbit/s", ">W", "aliases",
