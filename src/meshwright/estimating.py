@@ -71,20 +71,38 @@ def finished(
 
         near = tuple(nearest_runs.nearest(request.model, machine, work, strategy, n=nearest))
     ways = balanced(request.model, machine, work, strategy, request.profile) if balance else {}
-    return Estimate(
-        model=request.model,
-        cluster=machine,
-        work=work,
-        strategy=strategy,
-        profile=request.profile,
-        evaluation=evaluation,
+    return replace(
+        brief(request, strategy, evaluation),
         derived=derived,
-        given=Given(request.model_as_given, request.cluster.mapping()),
         diagnostics=tuple(found),
         nearest=near,
         interval_s=bands.interval(habits.name, request.model, float(evaluation.step_time_s)),
         price_per_chip_hour=price_per_chip_hour,
         moe_balance=ways,
+    )
+
+
+def in_brief(request: Request) -> Estimate:
+    """The `brief` estimate of a request."""
+    from meshwright.cost import step
+    from meshwright.search import derive
+
+    r, cluster = request, request.cluster.cluster
+    strategy = derive.complete(r.model, cluster, r.work, r.strategy, r.profile).strategy
+    return brief(r, strategy, step.evaluate(r.model, cluster, r.work, strategy, r.profile))
+
+
+def brief(request: Request, strategy: Strategy, evaluation: Any) -> Estimate:
+    """The record of an evaluated strategy without checks, measured runs and what else others would cost."""
+    return Estimate(
+        model=request.model,
+        cluster=request.cluster.cluster,
+        work=request.work,
+        strategy=strategy,
+        profile=request.profile,
+        evaluation=evaluation,
+        derived=request.derived,
+        given=Given(request.model_as_given, request.cluster.mapping()),
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from meshwright import api
+from meshwright import api, estimating, sweeping
 from meshwright.errors import Diagnostic, InputError
 from meshwright.files import request as requests
 from meshwright.files.fields import settled
@@ -16,6 +16,7 @@ from meshwright.files.typed import Positive, typed
 from meshwright.hardware.overrides import FIELDS as FIGURES
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
+from meshwright.planning import SLACK
 from meshwright.report import explanation
 from meshwright.report.document import Report, WhatIf
 from meshwright.report.records import Estimate, Plan
@@ -182,23 +183,27 @@ def _fields(subject: Estimate, on: Any) -> Iterator[_Field]:
 def _what_ifs(
     subject: Estimate, arguments: dict[str, Any], processes: int, told: Progress
 ) -> Iterator[WhatIf]:
+    """A sweep along each field, all of them solved side by side, and the plan itself at each value."""
     fields = [one for one in _fields(subject, arguments["cluster"]) if len(one.values) > 1]
-    for i, one in enumerate(fields):
-        begin, share = 2 + i * 3 / len(fields), 3 / len(fields)
 
-        def update(done: int, total: int, begin: float = begin, share: float = share) -> None:
-            told(begin + share * done / max(total, 1), _STEPS)
+    def update(done: int, total: int) -> None:
+        told(2 + 3 * done / max(total, 1), _STEPS)
 
-        swept = api.sweep(**arguments, over={one.name: one.values}, processes=processes, progress=update)
-        kept = tuple(
-            _kept(arguments, one.name, point.at[one.name], subject.strategy) for point in swept.points
-        )
-        yield WhatIf(one.now, swept, kept)
+    overs = [{one.name: one.values} for one in fields]
+    given = {name: value for name, value in arguments.items() if name != "model"}
+    swept = sweeping.sweeps(
+        [arguments["model"]], overs, given, slack=SLACK, processes=processes, progress=update
+    )
+    for one, found in zip(fields, swept):
+        values = (point.at[one.name] for point in found.points)
+        kept = tuple(_kept(arguments, one.name, value, subject.strategy) for value in values)
+        yield WhatIf(one.now, found, kept)
 
 
 def _kept(arguments: Mapping[str, Any], field: str, value: Any, strategy: Strategy) -> Estimate | None:
     """The same strategy at another value; None where it is not legal there."""
     try:
-        return api.estimate(**_fixed(settled(arguments, {field: value}), strategy), nearest=0)
+        there = requests.read_arguments(**_fixed(settled(arguments, {field: value}), strategy))
+        return estimating.in_brief(there)
     except InputError:
         return None

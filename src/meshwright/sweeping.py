@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
 from time import perf_counter
 from typing import Any
 
+from meshwright import estimating
 from meshwright.files.points import Asked, points
-from meshwright.report.records import Estimate, Given
+from meshwright.report.records import Estimate
 from meshwright.report.sweep import Point, Sweep
 from meshwright.search.arrange import Searched, arranged
 from meshwright.search.bounds import Request
@@ -26,17 +28,37 @@ def sweep(
     progress: Callable[[int, int], None] | None,
 ) -> Sweep:
     """The sweep of `models` along the fields of `over`; `arguments` are those of a plan but for the model."""
+    (found,) = sweeps(models, [over], arguments, slack=slack, processes=processes, progress=progress)
+    return found
+
+
+def sweeps(
+    models: Sequence[Any],
+    overs: Sequence[Mapping[str, str | Iterable[Any]]],
+    arguments: Mapping[str, Any],
+    *,
+    slack: float,
+    processes: int,
+    progress: Callable[[int, int], None] | None,
+) -> list[Sweep]:
+    """Several sweeps of the same `models`, solved side by side; the seconds of each are those of all."""
     began = perf_counter()
-    values, wanted, derived = points(models, over, arguments)
-    grids, places = arranged(
-        [(one.model, one.at, _searched(one)) for one in wanted], values, slack, processes
-    )
-    solved = solve_all(grids, processes, progress or (lambda *_: None))
-    found = [None if place is None else solved[place[0]][place[1]] for place in places]
-    searched = sum(at is not None and not at.pooled for at in found)
-    names = tuple(dict.fromkeys(one.model for one in wanted))
-    told = tuple(_point(one, at) for one, at in zip(wanted, found))
-    return Sweep(names, values, told, slack, searched, perf_counter() - began, derived)
+    read = [points(models, over, arguments) for over in overs]
+    laid = [
+        arranged([(one.model, one.at, _searched(one)) for one in wanted], values, slack, processes)
+        for values, wanted, _ in read
+    ]
+    every = [grid for grids, _ in laid for grid in grids]
+    solved = iter(solve_all(every, processes, progress or (lambda *_: None)))
+    told = []
+    for (values, wanted, derived), (grids, places) in zip(read, laid):
+        own = list(islice(solved, len(grids)))
+        found = [None if place is None else own[place[0]][place[1]] for place in places]
+        searched = sum(at is not None and not at.pooled for at in found)
+        names = tuple(dict.fromkeys(one.model for one in wanted))
+        each = tuple(_point(one, at) for one, at in zip(wanted, found))
+        told.append(Sweep(names, values, each, slack, searched, perf_counter() - began, derived))
+    return told
 
 
 def _searched(one: Asked) -> Searched | None:
@@ -53,15 +75,4 @@ def _point(one: Asked, at: Solved | None) -> Point:
 
 def _estimate(one: Asked, plan: Ranked | None) -> Estimate | None:
     r = one.request
-    if plan is None or r is None:
-        return None
-    return Estimate(
-        model=r.model,
-        cluster=r.cluster.cluster,
-        work=r.work,
-        strategy=plan.strategy,
-        profile=r.profile,
-        evaluation=plan.evaluation,
-        derived=r.derived,
-        given=Given(r.model_as_given, r.cluster.mapping()),
-    )
+    return None if plan is None or r is None else estimating.brief(r, plan.strategy, plan.evaluation)
