@@ -105,15 +105,24 @@ def traffic(
     return Traffic(gradients + shape, weights + shape, gathers + shape, fetches + shape)
 
 
+def last_passes(strategy: Strategy, backward: Any, weight: Any) -> Any:
+    """Seconds of the passes that make gradients whole, `last` of `exposed`, where backward may be split.
+
+    Where a pipeline's schedule splits backward, the last weight part of a chunk: input parts are over then.
+    """
+    return np.where(over_classes(np.asarray(strategy.pp) > 1), weight / over_classes(strategy.vpp), backward)
+
+
 def exposed(
-    sent: Traffic, forward: Any, backward: Any, microbatches: Any, profile: Profile, options: frozenset[str]
-) -> Any:
+    sent: Traffic, forward: Any, backward: Any, last: Any, microbatches: Any, profile: Profile,
+    options: frozenset[str],
+) -> Any:  # fmt: skip
     """Seconds a step of `sent` that stand in the way, [n, C]; the overlap table of data parallelism.
 
-    Gradients hide behind the last microbatch's backward (`backward` seconds), gathered weights behind the
-    next forward, ZeRO-3 traffic behind its own microbatch; of the first two the profile's `dp_exposed` share
-    never hides, of what every layer and microbatch sends `gather_exposed`. A run that says `no-overlap` hides
-    nothing. What hides a microbatch's own traffic (ZeRO-2 scatters) hides no weights besides.
+    Gradients hide behind the passes that make them whole (`last`, see `last_passes`), gathered weights behind
+    the next forward, ZeRO-3 traffic behind its own microbatch; of the first two the profile's `dp_exposed`
+    share never hides, of what every layer and microbatch sends `gather_exposed`. A run that says `no-overlap`
+    hides nothing. What hides a microbatch's own traffic (ZeRO-2 scatters) hides no weights besides.
     """
     if "no-overlap" in options:
         return sent.gradients + sent.weights + microbatches * sent.gathers
@@ -123,10 +132,10 @@ def exposed(
         return np.maximum(share * seconds, seconds - hider)
 
     if not np.ndim(sent.gathers) and sent.gathers == 0.0:
-        return left(sent.gradients, backward, once) + left(sent.weights, forward, once)
+        return left(sent.gradients, last, once) + left(sent.weights, forward, once)
     spare = np.minimum(np.maximum(forward + backward - sent.gathers, 0.0), forward)
     return (
-        left(sent.gradients, backward, once)
+        left(sent.gradients, last, once)
         + left(sent.weights, spare, once)
         + microbatches * left(sent.gathers, forward + backward, always)
     )

@@ -57,6 +57,8 @@ class LayerCost:
     ep_backward: Any = 0.0
     host_forward: Any = 0.0  # exposed beyond the device's own time
     host_backward: Any = 0.0
+    host_weight: Any = 0.0  # where the weight part is a pass of its own
+    host_split: Any = 0.0  # how much longer both parts of such a backward are waited for than a whole one
     saved: Any = 0.0  # bytes kept from forward to backward
     offloaded: Any = 0.0  # of them, what waits in host memory
     live: Any = 0.0  # bytes its backward holds while it runs, beyond `saved`
@@ -218,6 +220,7 @@ def summed(
     boundary: Any = 0.0
     kernels_forward: Any = 0.0
     kernels_backward: Any = 0.0
+    kernels_weight: Any = 0.0
     everything: Any = 0.0
     widest: Any = 0.0  # bytes of the largest product's output, whose gradient stands beside what is saved
     buffers: Any = 0.0
@@ -251,6 +254,7 @@ def summed(
         by_host = launched(op, options, chip)
         kernels_forward = kernels_forward + by_host * cost.kernels_forward
         kernels_backward = kernels_backward + by_host * cost.kernels_backward
+        kernels_weight = kernels_weight + by_host * cost.kernels_weight
         if np.ndim(again) or again:
             totals["recompute"] = totals["recompute"] + again * cost.forward
             totals["flops_recompute"] = totals["flops_recompute"] + again * cost.flops_forward
@@ -282,6 +286,12 @@ def summed(
     )  # fmt: skip
     totals["host_forward"] = beyond(launch * kernels_forward, device_forward, waits=waits)
     totals["host_backward"] = beyond(launch * kernels_backward, device_backward)
+    if np.ndim(kernels_weight) or kernels_weight > 0.0:
+        of_input = beyond(
+            launch * (kernels_backward - kernels_weight), device_backward - totals["backward_weight"]
+        )
+        totals["host_weight"] = beyond(launch * kernels_weight, totals["backward_weight"])
+        totals["host_split"] = of_input + totals["host_weight"] - totals["host_backward"]
     return LayerCost(**totals)
 
 
@@ -297,7 +307,8 @@ def started(cost: Passes, chip: Chip) -> Passes:
     return replace(
         cost,
         forward=cost.forward + each * cost.kernels_forward,
-        backward_input=cost.backward_input + each * cost.kernels_backward,
+        backward_input=cost.backward_input + each * (cost.kernels_backward - cost.kernels_weight),
+        backward_weight=cost.backward_weight + each * cost.kernels_weight,
     )
 
 

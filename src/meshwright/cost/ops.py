@@ -205,6 +205,7 @@ class Passes:
     floor_backward: Any = 0.0
     kernels_forward: Any = 0.0
     kernels_backward: Any = 0.0
+    kernels_weight: Any = 0.0  # of those of the backward
 
 
 def stream_seconds(nbytes: Num, chip: Chip, profile: Profile) -> Any:
@@ -260,7 +261,7 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
         kernels = (2.0 * each, 3.0 * each)
     floor = np.maximum(flops / peak, operands / chip.hbm_bytes_s)
     if words.adapted is None:
-        return Passes(forward, data, weight, flops, 2.0 * flops, floor, 2.0 * floor, kernels[0], kernels[1])
+        return Passes(forward, data, weight, flops, 2.0 * flops, floor, 2.0 * floor, *kernels, each)
     matrices = dict(words.adapted).get(op.name, 0)
     if matrices:
         if not words.plain_adapters:

@@ -45,7 +45,8 @@ SUMS: dict[str, tuple[str, ...]] = {
     "forward": ("forward", "tp_forward", "cp_forward", "ep_forward", "host_forward"),
     "backward": ("backward_input", "backward_weight", "recompute",
                  "tp_backward", "cp_backward", "ep_backward", "host_backward"),
-    "weight": ("backward_weight",),
+    "weight": ("backward_weight", "host_weight"),
+    "split": ("host_split",),  # more, where a schedule runs the two parts of backward by themselves
     "recompute": ("recompute",),
     "tp": ("tp_forward", "tp_backward"),
     "cp": ("cp_forward", "cp_backward"),
@@ -63,6 +64,7 @@ WHOLE = (
     "forward",
     "backward",
     "weight",
+    "split",
     "flops",
     "flops_forward",
 )  # sums that are wanted over the whole model

@@ -271,10 +271,13 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
             where.expert, axis=1
         )
     heads = (lines.counts[len(model.blocks) + 1] > 0) * 1.0
+    cost = {name: layers.summed(name) for name in ("forward", "backward", "saved", "floor")}
+    if schedule.load(strategy.schedule).SPLITS_BACKWARD:  # without a pipeline there is nothing to put off
+        cost["backward"] += over_classes(np.asarray(strategy.pp) > 1) * layers.summed("split")
     return Stages(
         dense=lines.dense.take(where.dense, axis=1).T,
         expert=lines.expert.take(where.expert, axis=1).T,
-        cost={name: layers.summed(name) for name in ("forward", "backward", "saved", "floor")},
+        cost=cost,
         largest=np.transpose(largest),
         offloaded=offloaded,
         staged=staged,

@@ -335,7 +335,11 @@ def _times(
 
     # While a pass waits for the host link, the network goes on.
     hiders = added([forward, each.forward]), added([backward, each.backward])
-    dp = data_parallel.exposed(sent, *hiders, m, profile, work.options)
+    last_pass = hiders[1]
+    if plan.SPLITS_BACKWARD:
+        of_weight = added([layers.summed("weight"), each.weight])
+        last_pass = data_parallel.last_passes(strategy, last_pass, of_weight)
+    dp = data_parallel.exposed(sent, *hiders, last_pass, m, profile, work.options)
     optimizer = tables.groups.optimizer()
     classes = Classes(per_rank.multiplicity, n)
     counting = balance.counting_forwards(strategy.moe_balance, microbatches)
@@ -357,6 +361,8 @@ def _times(
 
     def own(name: str) -> Any:
         """A sum over the layers of the rank that does most, one microbatch."""
+        if name == "host" and plan.SPLITS_BACKWARD:
+            return layers.over(held, name) + piped * layers.over(held, "split")
         return layers.over(held, name)
 
     straggler = straggler_share(cluster, profile)
@@ -409,7 +415,10 @@ def _idle(
         """A sum over the layers of all ranks but one of the class, with what they wait for the host link."""
         if np.ndim(waits):
             of_class, sends = of_class + waits, sends + (waits * per_rank.multiplicity).sum(-1)
-        return over_classes(tables.places.read(tables.layers.whole[name]) + sends) - of_class
+        whole = tables.places.read(tables.layers.whole[name])
+        if name == "backward" and plan.SPLITS_BACKWARD:
+            whole = whole + (np.asarray(strategy.pp) > 1) * tables.places.read(tables.layers.whole["split"])
+        return over_classes(whole + sends) - of_class
 
     forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
     held_weight: Any = 0.0

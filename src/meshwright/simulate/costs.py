@@ -129,14 +129,21 @@ def costs(
     fetch = np.broadcast_to(traffic.fetch, spread) / plan.PARAMETERS_HELD
     copies = host_link.copies(classes.offloaded, fetch, strategy, by_class.framework, cluster)
     forward, backward = classes.cost["forward"], classes.cost["backward"]
-    waits = copies.waits(forward, backward, layers.summed("weight"), splits=plan.SPLITS_BACKWARD)
+    weight = layers.summed("weight")
+    waits = copies.waits(forward, backward, weight, splits=plan.SPLITS_BACKWARD)
     hiders = forward + waits.forward, backward + waits.backward
-    exchange = data_parallel.exposed(traffic, *hiders, m[:, None], by_class, work.options)
+    last = hiders[1]
+    if plan.SPLITS_BACKWARD:
+        last = data_parallel.last_passes(flat, last, weight + waits.weight)
+    exchange = data_parallel.exposed(traffic, *hiders, last, m[:, None], by_class, work.options)
     counts, _ = balance.exchange(
         model, flat, by_class, lines.counts, known.where.pair, sent.spans(), m[:, None]
     )
     counting = balance.counting_forwards(flat.moe_balance, m)
     chunks = _chunk_sums(cut.chunks, known.layers, n)
+    if plan.SPLITS_BACKWARD:
+        for name in ("backward", "host"):
+            chunks[name] = chunks[name] + (pp > 1) * chunks["split"]
     offload = parse_offload(strategy.offload)
     chunks["offloaded"] = chunks["offloaded"] * np.asarray(offload.share(model.n_layers / pp))
     on = [rank for rank, _ in plan.route(pp, vpp, 0, 2)]  # of each virtual stage

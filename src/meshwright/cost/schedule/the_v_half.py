@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from meshwright.cost.schedule.actions import Needs, Order, Own, own_or_equal, require, v_shaped
+from meshwright.cost.schedule.longest import tabled_idle
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
@@ -30,40 +30,12 @@ def bubble(
 ) -> Any:  # fmt: skip
     """About half of 1F1B's, 1.6 (p - 1) F, where F = I = W; more where F and I differ (I = B - W).
 
-    The longest of the paths through the repeated blocks; with one of F and I long, the other short:
-    A = (p - 1)(1.1 long + 0.5 short + 0.45 max(I - W, 0)): warm-up and drain;
-    C = m (long - short - W/2) + (p - 3) long + (p + 1) short - W/2: passes too unequal for the pattern. Each
-    microbatch waits, so that more of them may have a larger share of the step idle. What a microbatch adds
-    is exact, the rest was read off simulated schedules: with equal stages of 2 to 16 ranks, m >= p, and F, I
-    and W of which none is over four times another, within 7 % of the simulated step (from 4 p microbatches
-    on 4 %).
+    The longest of the paths that `v_paths.csv` has. With many microbatches those with slopes count, of which
+    each microbatch adds F - I - W/2 or I - F - W/2 where that is positive: passes too unequal for the pattern
+    wait anew for each, so that more of them may have a larger share of the step idle.
     """
-    gradient = backward - weight
-    fill = own_or_equal(own, forward, backward, weight)
-    others = np.inf if pp is None else np.maximum(np.asarray(pp) - 1.0, 1.0)
-    rounds = 2.0 if pp is None else microbatches / others
-    edges = np.maximum(1.1 * forward + 0.5 * gradient, 1.1 * gradient + 0.5 * forward)
-    found = edges + 0.45 * np.maximum(gradient - fill.weight, 0.0)
-    for long, short, between in ((forward, gradient, fill.gradient), (gradient, forward, fill.forward)):
-        cycle = rounds * (long - between - fill.weight / 2.0) + (1.0 - 2.0 / others) * long
-        found = np.maximum(found, cycle + (1.0 + 2.0 / others) * short - fill.weight / (2.0 * others))
-    return np.where(others == 1.0, _two_ranks(forward, gradient, fill, rounds), found)
-
-
-def _two_ranks(forward: Any, gradient: Any, fill: Own, microbatches: Any) -> Any:
-    """The same for 2 ranks, whose paths are few."""
-    paths = (
-        4.0 * forward - fill.gradient,
-        4.0 * forward + gradient - 2.0 * fill.weight,
-        2.0 * forward + gradient,
-        3.0 * (forward + gradient - fill.weight),
-        microbatches * (2.0 * (gradient - fill.forward) - fill.weight)
-        + 7.0 * forward
-        - gradient
-        - fill.weight,
-        microbatches * (2.0 * (forward - fill.gradient) - fill.weight) + 5.0 * gradient - fill.weight,
-    )
-    return np.maximum(reduce(np.maximum, paths), 0.0) / 2.0
+    others = Own(forward, backward - weight, weight)
+    return tabled_idle("v-half", others, own_or_equal(own, forward, backward, weight), pp, microbatches)
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:

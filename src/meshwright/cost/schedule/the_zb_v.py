@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 import numpy as np
 
 from meshwright.cost.schedule.actions import Action, Kind, Needs, Order, Own, own_or_equal, require, v_shaped
+from meshwright.cost.schedule.longest import Path, idle
 
 P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
 SENDS_BLOCK = False
@@ -27,29 +27,37 @@ def bubble(
 ) -> Any:  # fmt: skip
     """About 0 where F = I = W (I = B - W) and m >= 2p - 1; otherwise what the longest of its paths leaves.
 
-    With n = p - 1 other ranks: n (I - W) or n (F - W) where weight parts are too short to fill the drain,
-    n (I - F)/2 or n (F - (I + W)/2) where forwards do not fit the warm-up, n (W - F)/2 where the last rank's
-    weight parts outlast the first rank's; and (F + I)(2n - m + 1)/4 or n (F + I) - (m - 1)(F + B)/2 where
-    microbatches run out before the pipeline is full. Within 3 % of the simulated step for
-    equal stages of 4 ranks or more.
+    In halves of a rank's passes, with n = p - 1 other ranks and m >= 2n: 2n (I - W) or 2n F - (2n + 1) W and
+    (2n - 1) F + I - 2n W where weight parts are too short for the drain; n (I - F), (n - 1) (F - I) and
+    2n F - n (I + W) where forwards and input parts do not fill each other's waits; n (W - F) + I - W and
+    (n - 1)(W - F) where weight parts outlast both. With fewer microbatches 2n - m more of F in some. Exact
+    for equal stages and m >= p, within 2.5 % below; read off simulated steps.
+    **Assumes**, as ZB-H2, that a rank goes on to its next step without waiting for the others.
     """
-    gradient = backward - weight
-    fill = own_or_equal(own, forward, backward, weight)
-    gaps = [
-        gradient - fill.weight,
-        forward - fill.weight,
-        (gradient - fill.forward) / 2.0,
-        forward - (fill.gradient + fill.weight) / 2.0,
-        (forward - fill.gradient) / 2.0,
-        (weight - fill.forward) / 2.0,
-    ]
-    if pp is not None:
-        short = (np.asarray(microbatches) - 1.0) / np.maximum(np.asarray(pp) - 1.0, 1.0)
-        gaps += [
-            (forward + gradient) / 2.0 - short * (fill.forward + fill.gradient) / 4.0,
-            forward + gradient - short * (fill.forward + fill.gradient + fill.weight) / 2.0,
-        ]
-    return np.maximum(reduce(np.maximum, gaps), 0.0)
+    others = Own(forward, backward - weight, weight)
+    own = own_or_equal(own, forward, backward, weight)
+    if pp is None:
+        pp, microbatches = 1e9, 2e9
+    return idle(_paths(np.asarray(pp, float), np.asarray(microbatches, float)), others, own, pp)
+
+
+def _paths(p: Any, m: Any) -> tuple[Path, ...]:
+    """Those that are long: of at least as many microbatches as ranks, and most of those of fewer."""
+    n, k, enough = p - 1.0, np.minimum(m, p), m >= p
+    few = np.maximum(2.0 * n - m, 0.0)  # that the warm-up lacks
+    return (
+        Path(2.0 * (p - k), 2.0 * n, 2.0 - 2.0 * k),
+        Path(2.0 * n, 2.0 * (p - k), 1.0 - 2.0 * k),
+        Path(2.0 * n, 2.0 * n + 3.0 - 3.0 * k, 1.0 - k),
+        Path(np.maximum(2.0 * n + 1.0 - m, 0.0), 2.0 * (p - k), 0.0),
+        Path(few - n, p + 1.0 - k, k - 2.0),
+        Path(few + 1.0 - n, p - k, k - 2.0),
+        Path(3.0 * (p - k) - n, n + p - k, k - p),
+        Path(few, np.minimum(2.0 * p - k, 2.0 * n), -k),
+        Path(few + 1.0, 2.0 * p - 1.0 - k, -k),
+        Path(enough * (n - 1.0), enough * (1.0 - n), 0.0),
+        Path(enough * (2.0 * n - 1.0), enough * 1.0, enough * -2.0 * n),
+    )
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
