@@ -3,7 +3,8 @@
 `python docs/accuracy.py` validates every shipped table, predicts each source and each pair of a model and a
 chip by a fit that never saw it (from the linearisation at the shipped numbers), and lists the twenty worst
 runs: what their predicted step is made of, and what was found where one was looked into. Errors of sources
-left out also make `error_bands.csv`, the intervals around estimates. Takes minutes.
+left out also make `error_bands.csv`, the intervals around estimates, and `left_out.csv`, which `validate`
+shows. Takes minutes.
 """
 
 from __future__ import annotations
@@ -18,13 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.calibrate import bands, fit, rows
+from meshwright.calibrate import bands, fit, rows, unseen
 from meshwright.calibrate.predict import predict
 from meshwright.calibrate.statistics import pooled
 from meshwright.calibrate.validate import EXPERTS, validate
 
 PAGE = Path(__file__).parent / "accuracy.md"
 BANDS = Path(bands.__file__).parent / "error_bands.csv"
+LEFT_OUT = Path(unseen.__file__).parent / "left_out.csv"
 READINGS = Path(__file__).parent / "accuracy_readings.csv"  # part of a run's id, and what was found of it
 TABLES = ("training", "training-small-one-node", "memory", "memory-small")
 
@@ -144,8 +146,8 @@ def left_out() -> str:
     lines = [[s, *spread(e)] for s, e in groups.items()]
     lines.append(["**all**", *spread([e for errors in groups.values() for e in errors])])
     pairs = solution.held_out(lambda one: f"{one.case.model.name} on {one.case.cluster.chip.name}")
-    unseen = [100.0 * abs(math.expm1(residual)) for *_, residual in pairs]
-    lines.append([f"{len({pair for _, pair, _ in pairs})} pairs of model and chip", *spread(unseen)])
+    apart_too = [100.0 * abs(math.expm1(residual)) for *_, residual in pairs]
+    lines.append([f"{len({pair for _, pair, _ in pairs})} pairs of model and chip", *spread(apart_too)])
     text = [
         "## What the fit never saw",
         "",
@@ -158,7 +160,9 @@ def left_out() -> str:
         (cases[i].framework or "", bands.architecture(cases[i].model), source, residual)
         for i, source, residual in sources
     ]
-    bands.write(BANDS, apart, datetime.now(tz=UTC).date().isoformat())
+    today = datetime.now(tz=UTC).date().isoformat()
+    bands.write(BANDS, apart, today)
+    unseen.write(LEFT_OUT, groups, today)
     worst = sorted(zip(solution.residual, found, strict=True), key=lambda pair: -abs(pair[0]))[:20]
     parts = []
     for residual, one in worst:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import meshwright
+from meshwright import units
 from meshwright.cli.main import run
 from meshwright.report.explanation import Explanation
 from meshwright.report.plain import story
@@ -227,6 +228,13 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "memory" in said
 
 
+def test_the_plain_story_measures_memory_in_the_unit_of_the_tables() -> None:
+    found = meshwright.explain("llama-3.1-8b", "64xh100", seq_len=4096, global_batch_size=256)
+    (room,) = (p for p in story(found) if "fullest chip" in p)
+    for size in (found.estimate.evaluation.peak_bytes, found.estimate.evaluation.capacity_bytes):
+        assert units.bytes_text(float(size)).replace("GiB", "gibibytes") in room
+
+
 def test_what_a_step_rests_on_is_told_by_tag_and_stands_in_the_tree() -> None:
     """A chip that no run was measured on rests on assumed shares, whatever is known of the framework."""
     asked = {"seq_len": 4096, "global_batch_size": 256, "framework": "megatron-core"}
@@ -235,7 +243,8 @@ def test_what_a_step_rests_on_is_told_by_tag_and_stands_in_the_tree() -> None:
         shown = found.json()
         step = shown["plan"]["step_time_s"]
         rests = shown["rests_on"]
-        assert set(rests) == {"assumed", "fitted", "measured"}
+        assert set(rests) == {"assumed", "fitted", "measured", "datasheet"}
+        assert sum(rests.values()) == pytest.approx(step)
         assert all(0 <= seconds <= step * (1 + 1e-9) for seconds in rests.values())
         assert (rests["assumed"] > 0.5 * step) == (tag == "assumed")
         (time,) = (c for c in shown["plan"]["terms"]["children"] if c["name"] == "time")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ def validate(
 ) -> Validation:
     """The cost model against measured runs: the shipped table, or `table` in the same form.
 
+    The shipped runs are the ones that its numbers were fitted to, so their errors are the smaller ones;
+    `left_out` of what is found says how well sources are predicted that a fit did not see.
     `warn` is called with what is odd in the table and does not stop the reading.
     """
     from meshwright.calibrate import validate as validation
@@ -38,9 +41,10 @@ def validate(
             listed = f"the table has {', '.join(known)}" if known else "leave it out; the table names none"
             hint = did_you_mean(framework, known) or listed
             raise InputError(Diagnostic("MW904", said, where="--framework", hint=hint))
-    from meshwright.calibrate import bands
+    from meshwright.calibrate import bands, unseen
 
-    return validation.validate(runs, framework=framework, progress=progress, error_bands=bands.of_case)
+    found = validation.validate(runs, framework=framework, progress=progress, error_bands=bands.of_case)
+    return replace(found, left_out=unseen.unseen()) if table is None else found
 
 
 def _runs(table: str | Path | None, warn: Callable[[Sequence[Diagnostic]], None] | None) -> tuple[Run, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from meshwright.calibrate.statistics import (
     fit_verdict,
     ranking,
 )
+from meshwright.calibrate.unseen import ALL, Unseen
 from meshwright.errors import InputError
 
 Metric = Literal["step_time_s", "peak_memory_gib", "tflops_per_chip", "mfu_percent", "hfu_percent", "fits"]
@@ -88,7 +89,11 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Validation:
-    """What validation found. Rows marked `suspect` are in `suspect_rows`, outside every headline figure."""
+    """What validation found. Rows marked `suspect` are in `suspect_rows`, outside every headline figure.
+
+    `left_out`: the runs are those that the numbers were fitted to, and how well each source is predicted by
+    a fit without it stands here (by source, and all together); None for other runs.
+    """
 
     runs: int
     evaluated: int
@@ -102,6 +107,7 @@ class Validation:
     rows: tuple[Row, ...]
     suspect_rows: tuple[Row, ...]
     outcomes: tuple[Outcome, ...] = field(repr=False, default=())
+    left_out: Mapping[str, Unseen] | None = None
 
     def time_of(self, *architectures: str) -> Errors:
         """Step time of the runs of several architectures together."""
@@ -121,6 +127,11 @@ class Validation:
             "fit_verdict": self.fit_verdict.json(),
             "ranking": self.ranking.json(),
             "by": self.by,
+            "left_out": self.left_out
+            and {
+                **self.left_out[ALL].json(),
+                "by_source": {k: v.json() for k, v in self.left_out.items() if k != ALL},
+            },
             "rows": [row.json() for row in self.rows],
             "suspect": {
                 "runs": len({row.id for row in self.suspect_rows}),

@@ -93,17 +93,19 @@ def _tagged(root: Term, numbers: Sequence[Leaning]) -> Term:
 
 
 def by_tag(estimate: Estimate, numbers: Sequence[Leaning]) -> dict[Provenance, float]:
-    """Seconds of the step that rest on numbers of each tag; a second that rests on two of a tag counts once.
+    """Seconds of the step by the weakest numbers that they rest on; what is left rests on data sheets alone.
 
-    Tags overlap: what a fitted share of a peak multiplies may be hidden to an assumed share.
+    They sum to the step. Numbers of several tags may move the same second (what a fitted share of a peak
+    multiplies may be hidden to an assumed share): it counts for the weakest of them.
     """
     parts = estimate.evaluation.time_s
-    return {
-        word: sum(
-            min(sum(n.parts[k] for n in numbers if n.provenance == word), float(parts[k])) for k in parts
-        )
-        for word in WEAKEST
-    }
+    left = {name: float(seconds) for name, seconds in parts.items()}
+    found: dict[Provenance, float] = {}
+    for word in WEAKEST:
+        moved = {k: sum(n.parts[k] for n in numbers if n.provenance == word) for k in parts}
+        found[word] = sum(min(max(moved[k], 0.0), left[k]) for k in parts)
+        left = {k: left[k] - min(max(moved[k], 0.0), left[k]) for k in parts}
+    return found | {"datasheet": sum(left.values())}
 
 
 def request_of(estimate: Estimate) -> Request:
@@ -222,7 +224,9 @@ def _numbers(estimate: Estimate, numbers: Sequence[Leaning]) -> Sentence:
     shares = ", ".join(f"{word} {units.percent_text(seconds / step)}" for word, seconds in tags.items())
     values: dict[str, Any] = {n.name: n.seconds for n in (*assumed, *known)} | {"step.time": step}
     values |= {f"rests_on.{word}": seconds for word, seconds in tags.items()}
-    return Sentence(f"{said}. By kind of number the step rests on: {shares}.", ("step.time",), values)
+    return Sentence(
+        f"{said}. By the weakest kind of number each second rests on: {shares}.", ("step.time",), values
+    )
 
 
 def explanation_object(

@@ -14,6 +14,11 @@ _SPELLED = {
     "h": "hours", "days": "days",
 }  # fmt: skip
 
+_BYTES = {
+    "B": "bytes", "KiB": "kibibytes", "MiB": "mebibytes", "GiB": "gibibytes", "TiB": "tebibytes",
+    "PiB": "pebibytes",
+}  # fmt: skip
+
 
 def story(found: Explanation) -> tuple[str, ...]:
     """Paragraphs: what is asked, how the work is split, where chips wait or talk, room, roads, trust."""
@@ -34,6 +39,12 @@ def _time(seconds: float) -> str:
     """Seconds with the unit written out."""
     number, unit = units.seconds_text(seconds).split(" ")
     return f"{number} {_SPELLED[unit]}"
+
+
+def _memory(size: float) -> str:
+    """Bytes with the unit written out: the same one that the tables abbreviate."""
+    number, unit = units.bytes_text(size).split(" ")
+    return f"{number} {_BYTES[unit]}"
 
 
 def _share(fraction: float) -> str:
@@ -133,11 +144,12 @@ def _day(e: Estimate) -> str:
 
 
 def _room(e: Estimate) -> str:
-    used, room = float(e.evaluation.peak_bytes) / 1e9, float(e.evaluation.capacity_bytes) / 1e9
+    used, room = (_memory(float(b)) for b in (e.evaluation.peak_bytes, e.evaluation.capacity_bytes))
+    meant = "(a gibibyte is a little over a billion bytes)"
     if e.fits:
-        return f"The fullest chip needs {used:.0f} of the {room:.0f} gigabytes that it has, so the plan fits."
+        return f"The fullest chip needs {used} of memory {meant} and has {room}, so the plan fits."
     return (
-        f"The fullest chip would need {used:.0f} gigabytes and has {room:.0f}, so the plan does not fit and "
+        f"The fullest chip would need {used} of memory {meant} and has {room}, so the plan does not fit and "
         "cannot run as it stands."
     )
 

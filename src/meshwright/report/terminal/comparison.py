@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from meshwright import units
 from meshwright.report.as_json import strategy_line
 from meshwright.report.comparison import Comparison, Row
+from meshwright.report.terminal.table import plain_table, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
@@ -26,23 +26,19 @@ def print_comparison(found: Comparison, console: Console) -> None:
     for said in found.sentences:
         console.print(said.text)
     console.print()
-    console.print(_figures(found))
+    print_table(console, _figures(found))
     if found.differs:
         console.print()
-        console.print(_differs(found))
+        print_table(console, _differs(found))
     unit = "time, exposed on the slowest rank" + ("" if found.time_unit == "s" else f"; {found.time_unit}")
     console.print()
-    console.print(_terms(unit, found.letters, found.time, units.seconds_text))
+    print_table(console, _terms(unit, found.letters, found.time, units.seconds_text))
     console.print()
-    console.print(_terms("memory of the fullest rank", found.letters, found.memory, units.bytes_text))
+    print_table(console, _terms("memory of the fullest rank", found.letters, found.memory, units.bytes_text))
 
 
 def _table(title: str, letters: Sequence[str]) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("")
-    for letter in letters:
-        table.add_column(letter, justify="right", overflow="fold")
-    return table
+    return plain_table("", *(f">{letter}" for letter in letters), title=title)
 
 
 def _figures(found: Comparison) -> Table:
@@ -74,9 +70,7 @@ def _word(value: Any) -> str:
 
 def _terms(title: str, letters: Sequence[str], rows: Sequence[Row], text: Callable[[float], str]) -> Table:
     """Terms with each side's value and its difference from A; what is nothing on every side is left away."""
-    table = _table(title, letters)
-    for letter in letters[1:]:
-        table.add_column(f"{letter} - A", justify="right")
+    table = _table(title, [*letters, *(f"{letter} - A" for letter in letters[1:])])
     top = rows[0].term.count(".")
     for row in rows:
         if not any(row.values):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from meshwright import units
@@ -13,11 +12,14 @@ from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
 from meshwright.report.as_json import profile_name, strategy_line
 from meshwright.report.records import Estimate
 from meshwright.report.terminal.findings import print_findings
+from meshwright.report.terminal.table import plain_table, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 BAR = 24
+BAR_COLUMN = ""  # its header
 _SHOWS = 0.01  # share of the step or of the memory from which a way of balancing experts is told in a line
 TIME_MEANS = {
     "compute": "the layers' own work",
@@ -50,7 +52,7 @@ def print_tables(found: Estimate, console: Console) -> None:
     """Time and memory, part by part."""
     for table in (time_table(found), memory_table(found)):
         console.print()
-        console.print(table)
+        print_table(console, table, spare=(BAR_COLUMN,))
 
 
 def print_headline(found: Estimate, console: Console) -> None:
@@ -94,9 +96,7 @@ def _bar(share: float) -> str:
 def time_table(found: Estimate) -> Table:
     """Where the step goes, largest first; what is zero is left away."""
     e = found.evaluation
-    table = Table(title="where the time goes", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for header, side in (("part", "left"), ("time", "right"), ("share", "right"), ("", "left"), ("", "left")):
-        table.add_column(header, justify=side)  # type: ignore[arg-type]
+    table = plain_table("part", ">time", ">share", BAR_COLUMN, "", title="where the time goes")
     shares = sorted(((float(e.time_s.get(k, 0.0)), k) for k in TIME_KEYS), reverse=True)
     for seconds, key in shares:
         share = seconds / found.step_time_s
@@ -113,9 +113,7 @@ def memory_table(found: Estimate) -> Table:
     e = found.evaluation
     capacity = float(e.capacity_bytes)
     title = f"memory of the fullest rank (stage {int(e.peak_stage)})"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for header, side in (("part", "left"), ("size", "right"), ("of capacity", "right"), ("", "left")):
-        table.add_column(header, justify=side)  # type: ignore[arg-type]
+    table = plain_table("part", ">size", ">of capacity", BAR_COLUMN, title=title)
     for key in MEMORY_KEYS:
         size = float(e.memory_bytes.get(key, 0.0))
         if size > 0:
@@ -128,7 +126,6 @@ def memory_table(found: Estimate) -> Table:
             f"a device may show {units.bytes_text(peak + float(e.kept_bytes))}: while there is room, the "
             "allocator keeps what was freed"
         )
-        table.caption_justify = "left"
     return table
 
 
@@ -137,9 +134,7 @@ def print_balance(found: Estimate, console: Console) -> None:
     if not found.moe_balance:
         return
     title = "balancing experts, beyond a loss of each microbatch"
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for header, side in (("word", "left"), ("time", "right"), ("memory", "right"), ("counts sent", "right")):
-        table.add_column(header, justify=side)  # type: ignore[arg-type]
+    table = plain_table("word", ">time", ">memory", ">counts sent", title=title)
     for word, costs in found.moe_balance.items():
         if costs.time_s is None or costs.memory_bytes is None or costs.traffic_bytes is None:
             table.add_row(word, "not with this schedule", "", "")
@@ -151,7 +146,7 @@ def print_balance(found: Estimate, console: Console) -> None:
             units.bytes_text(costs.traffic_bytes),
         )
     console.print()
-    console.print(table)
+    print_table(console, table)
 
 
 def print_balance_line(found: Estimate, console: Console) -> None:
@@ -219,14 +214,14 @@ def print_derived(found: Estimate, console: Console) -> None:
     if not found.derived:
         return
     plain = [f"{name} {_value(d.value)}" for name, d in found.derived.items() if d.because == "not given"]
-    table = Table(title="derived", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table = plain_table("field", "value", "because", title="derived", header=False)
     for name, d in found.derived.items():
         if d.because != "not given":
             table.add_row(name, _value(d.value), d.because)
     if plain:
         table.add_row("not given", "", ", ".join(plain))
     console.print()
-    console.print(table)
+    print_table(console, table)
 
 
 def _value(value: object) -> str:

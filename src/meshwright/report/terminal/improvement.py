@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from meshwright import units
 from meshwright.report.as_json import strategy_line
 from meshwright.report.improvement import Improved
 from meshwright.report.terminal.estimate import print_headline
+from meshwright.report.terminal.table import plain_table, print_table
 from meshwright.search.improve import Neighbour, spelled
 from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 REASONS_TOLD = 3  # neighbours whose why is written out below the table
 
@@ -28,7 +29,7 @@ def print_improved(found: Improved, console: Console, *, shown: int) -> None:
     console.print()
     if helpful:
         title = "one step away" if found.base.fits else "one step away, and it fits"
-        console.print(_table(found, helpful, title))
+        print_table(console, _table(found, helpful, title))
         console.print()
         for neighbour in helpful[:REASONS_TOLD]:
             console.print(f"{spelled(neighbour.changes)}: {neighbour.why}")
@@ -36,7 +37,7 @@ def print_improved(found: Improved, console: Console, *, shown: int) -> None:
         console.print("no single step makes it faster and fits")
     else:
         console.print("no single step makes it fit; the nearest:")
-        console.print(_table(found, found.neighbours[: min(shown, 3)], "one step away"))
+        print_table(console, _table(found, found.neighbours[: min(shown, 3)], "one step away"))
     if found.base.fits:
         _print_too_large(found, console)
     console.print()
@@ -76,10 +77,7 @@ def _print_best(found: Improved, console: Console) -> None:
 
 
 def _table(found: Improved, neighbours: Sequence[Neighbour], title: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("change")
-    for name in ("gain", "step", "memory", "change of it"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = plain_table("change", ">gain", ">step", ">memory", ">change of it", title=title)
     base = float(found.base.evaluation.peak_bytes)
     for n in neighbours:
         peak = float(n.evaluation.peak_bytes)

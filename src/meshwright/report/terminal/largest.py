@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from meshwright import units
@@ -12,9 +11,11 @@ from meshwright.report.as_json import strategy_line
 from meshwright.report.largest import Maximum
 from meshwright.report.terminal.estimate import print_headline, print_run, print_tables
 from meshwright.report.terminal.findings import print_findings
+from meshwright.report.terminal.table import plain_table, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 def print_maximum(found: Maximum, console: Console) -> None:
@@ -35,7 +36,7 @@ def print_maximum(found: Maximum, console: Console) -> None:
     console.print(_bound_text(found))
     if len(found.tried) > 1:
         console.print()
-        console.print(_tried(found))
+        print_table(console, _tried(found), spare=("tokens/s/chip",))
     console.print()
     console.print(f"searched {found.searched:,} strategies in {units.seconds_text(found.search_seconds)}")
     if found.plan is not None and found.plan.diagnostics:
@@ -56,13 +57,10 @@ def _bound_text(found: Maximum) -> str:
 
 
 def _tried(found: Maximum) -> Table:
-    table = Table(
+    table = plain_table(
+        f">{found.quantity}", "fits", ">memory", ">step", ">tokens/s/chip", "strategy",
         title="values searched: the fastest plan that fits, else the nearest miss",
-        title_justify="left", box=None, padding=(0, 2, 0, 0),
     )  # fmt: skip
-    for name in (found.quantity, "fits", "memory", "step", "tokens/s/chip"):
-        table.add_column(name, justify="left" if name == "fits" else "right", no_wrap=True)
-    table.add_column("strategy")
     for point in found.tried:
         cells = ["", "", "", "no legal strategy"]
         if point.plan is not None:

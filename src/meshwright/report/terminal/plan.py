@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from meshwright import units
@@ -18,10 +17,12 @@ from meshwright.report.terminal.estimate import (
     print_tables,
 )
 from meshwright.report.terminal.findings import print_findings
+from meshwright.report.terminal.table import fits, plain_table, print_table
 from meshwright.search.ranking import TIED
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 POINTS = 12  # of a Pareto front that a person is shown
@@ -36,13 +37,13 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
         print_headline(best, console)
         print_tables(best, console)
         console.print()
-        console.print(_ranking(found, shown))
+        _print_ranking(found, shown, console)
         if found.choices:
             console.print()
-            console.print(_choices(found))
+            print_table(console, _choices(found), spare=("tokens/s/chip",))
         if len(found.pareto) > 1 and (found.choices or found.asked_pareto):
             console.print()
-            console.print(_pareto(found))
+            print_table(console, _pareto(found))
         if found.why:
             console.print()
             console.print("why")
@@ -50,13 +51,13 @@ def print_plan(found: Plan, console: Console, *, shown: int) -> None:
                 console.print(f"  {sentence.text}")
         if found.necessity:
             console.print()
-            console.print(_necessity(found, best))
+            print_table(console, _necessity(found, best))
         print_run(best, console)
         print_nearest(best, console)
     console.print()
     console.print(_searched(found))
     if found.space is not None:
-        console.print(_space(found))
+        print_table(console, _space(found))
     if best is not None and best.diagnostics:
         console.print()
         print_findings(best.diagnostics, console)
@@ -66,29 +67,40 @@ _SHOWN = (
     "dp", "tp", "sp", "pp", "vpp", "cp", "cp_method", "ep", "etp", "schedule", "microbatch_size", "zero",
     "zero_group", "recompute", "optimizer", "offload", "dispatcher", "moe_balance", "placement",
 )  # fmt: skip
+_DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp")  # of which 1 says nothing
 _SHORT = {"microbatch_size": "mbs", "zero_group": "group", "cp_method": "method"}
 
 
-def _ranking(found: Plan, shown: int) -> Table:
-    """The plans side by side: a column for each field in which they differ, the rest said once."""
+def _print_ranking(found: Plan, shown: int, console: Console) -> None:
+    table = _ranking(found, shown)
+    if console.is_terminal and not fits(console, table):
+        table = _ranking(found, shown, together=True)
+    print_table(console, table, spare=("MFU", "tokens/s/chip"))
+
+
+def _ranking(found: Plan, shown: int, *, together: bool = False) -> Table:
+    """The plans side by side: a column for each field in which they differ, the rest said once.
+
+    `together` says these fields in one column of text, for a narrow terminal.
+    """
     plans = found.plans[:shown]
     values = {name: [_word(getattr(p.strategy, name)) for p in plans] for name in _SHOWN}
     differ = [name for name in _SHOWN if len(set(values[name])) > 1]
     same = [f"{name} {values[name][0]}" for name in _SHOWN if name not in differ and values[name][0] != "1"]
-    table = Table(
-        title=f"plans, best first by {found.objective}", title_justify="left", box=None, padding=(0, 2, 0, 0),
-        caption=f"in all of them: {', '.join(same)}{_ties(found, plans)}", caption_justify="left",
-    )  # fmt: skip
-    table.add_column("", justify="right", no_wrap=True, min_width=3)
-    for name in differ:
-        table.add_column(_SHORT.get(name, name), justify="right", no_wrap=True)
     simulated = any(plan.simulated_step_time_s is not None and plan.strategy.pp > 1 for plan in plans)
-    for header in ("step", *(("simulated",) if simulated else ()), "tokens/s/chip", "MFU", "memory"):
-        table.add_column(header, justify="right", no_wrap=True)
+    columns = ("differ in",) if together else tuple(f">{_SHORT.get(name, name)}" for name in differ)
+    figures = (">step", *((">simulated",) if simulated else ()), ">tokens/s/chip", ">MFU", ">memory")
+    table = plain_table(
+        ">", *columns, *figures, title=f"plans, best first by {found.objective}",
+        caption=f"in all of them: {', '.join(same)}{_ties(found, plans)}",
+    )  # fmt: skip
+    table.columns[0].min_width = 3
     for i, plan in enumerate(plans):
+        cells = [values[name][i] for name in differ]
+        said = [f"{_SHORT.get(n, n)} {c}" for n, c in zip(differ, cells) if c != "1" or n not in _DEGREES]
         table.add_row(
             f"{'=' if found.tied(plan) and len(plans) > 1 else ''}{i + 1}",
-            *(values[name][i] for name in differ),
+            *([", ".join(said)] if together else cells),
             units.seconds_text(plan.step_time_s),
             *((units.seconds_text(plan.ranked_s),) if simulated else ()),
             units.number_text(plan.tokens_per_s_per_chip),
@@ -108,10 +120,9 @@ def _ties(found: Plan, plans: tuple[Estimate, ...]) -> str:
 
 def _choices(found: Plan) -> Table:
     """The best plan of every number of chips and batch that was tried."""
-    table = Table(title="chips and batches", title_justify="left", box=None, padding=(0, 2, 0, 0))
     runs = any(c.best is not None and c.best.run is not None for c in found.choices)
-    for header in ("chips", "batch", "step", "tokens/s/chip", *(("days", "chip-hours") if runs else ()), ""):
-        table.add_column(header, justify="right" if header else "left", no_wrap=True)
+    columns = (">chips", ">batch", ">step", ">tokens/s/chip", *((">days", ">chip-hours") if runs else ()), "")
+    table = plain_table(*columns, title="chips and batches")
     for choice in found.choices:
         chips, batch, best = f"{choice.n_chips:,}", f"{choice.global_batch_size:,}", choice.best
         if best is None:
@@ -128,14 +139,11 @@ def _choices(found: Plan) -> Table:
 def _pareto(found: Plan) -> Table:
     """Plans that no other beats in everything."""
     left = len(found.pareto) - POINTS
-    table = Table(
-        title="no plan beats these in time, memory, chips and chip-hours at once", title_justify="left",
-        box=None, padding=(0, 2, 0, 0), caption=f"{left} more with --json" if left > 0 else None,
-        caption_justify="left",
+    table = plain_table(
+        ">chips", ">batch", ">step", ">memory", "strategy",
+        title="no plan beats these in time, memory, chips and chip-hours at once",
+        caption=f"{left} more with --json" if left > 0 else None,
     )  # fmt: skip
-    for header in ("chips", "batch", "step", "memory"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("strategy")
     for point in found.pareto[:POINTS]:
         table.add_row(
             f"{point.n_chips:,}", f"{point.global_batch_size:,}", units.seconds_text(point.step_time_s),
@@ -152,10 +160,7 @@ def _word(value: object) -> str:
 
 def _necessity(found: Plan, best: Estimate) -> Table:
     """What the step costs when a means may not be used."""
-    table = Table(title="what each means is worth", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    table.add_column("without")
-    table.add_column("best step", justify="right")
-    table.add_column("loss", justify="right")
+    table = plain_table("without", ">best step", ">loss", title="what each means is worth")
     for need in found.necessity:
         if need.step_time_s is None:
             table.add_row(need.without, "nothing fits", "")
@@ -182,7 +187,7 @@ def _searched(found: Plan) -> Text:
 
 
 def _space(found: Plan) -> Table:
-    table = Table(title="space", title_justify="left", box=None, padding=(0, 2, 0, 0), show_header=False)
+    table = plain_table("axis", "values", title="space", header=False)
     for axis, values in (found.space or {}).items():
         table.add_row(axis, ", ".join(str(v) for v in values))
     for axis, because in (found.left or {}).items():
@@ -194,7 +199,7 @@ def _print_miss(found: Plan, console: Console) -> None:
     late = found.nearest is not None and found.nearest.fits
     console.print(Text("no plan meets the deadline" if late else "nothing fits", style="bold red"))
     if late and found.choices:
-        console.print(_choices(found))
+        print_table(console, _choices(found), spare=("tokens/s/chip",))
     if found.nearest is not None and not late:
         e = found.nearest.evaluation
         console.print(f"nearest: {strategy_line(found.nearest.strategy)}")
@@ -202,6 +207,6 @@ def _print_miss(found: Plan, console: Console) -> None:
             f"  needs {units.bytes_text(e.peak_bytes)} a chip, and a process can allocate "
             f"{units.bytes_text(e.capacity_bytes)}"
         )
-        console.print(memory_table(found.nearest))
+        print_table(console, memory_table(found.nearest))
     if found.needs:
         console.print(found.needs)

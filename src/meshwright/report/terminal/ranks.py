@@ -7,15 +7,16 @@ from itertools import groupby, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from rich.table import Table
 
 from meshwright import units
 from meshwright.report.as_json import strategy_line
 from meshwright.report.ranks import CARRIES, RankMap, axes_of, links
+from meshwright.report.terminal.table import plain_table, print_table
 from meshwright.strategy.ranks import Group, coordinates
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 ROWS = 8  # domains and stages shown, half from either end
 LISTED = 64  # groups of one kind that --axis shows without --full
@@ -26,7 +27,7 @@ def print_ranks(found: RankMap, console: Console) -> None:
     _headline(found, console)
     for table in (groups_table(found), stages_table(found), domains_table(found)):
         console.print()
-        console.print(table)
+        print_table(console, table)
 
 
 def print_axis(found: RankMap, name: str, console: Console, *, full: bool) -> None:
@@ -35,7 +36,7 @@ def print_axis(found: RankMap, name: str, console: Console, *, full: bool) -> No
     kind = found.kind(name)
     console.print()
     console.print(f"{name}: {CARRIES[name]}; {kind.count:,} x {kind.size:,} ranks, {crossed(found, kind)}")
-    table = _table(f"groups of {name}", ">group", "ranks", "domains")
+    table = plain_table(">group", "ranks", "domains", title=f"groups of {name}")
     lists = kind.ranks()
     for i in range(len(lists)) if full else _ends(len(lists), LISTED):
         if i is None:
@@ -43,7 +44,7 @@ def print_axis(found: RankMap, name: str, console: Console, *, full: bool) -> No
             continue
         domains = np.unique(lists[i] // found.cluster.scale_up_size)
         table.add_row(str(i), ranges_text(lists[i].tolist()), ranges_text(domains.tolist()))
-    console.print(table)
+    print_table(console, table)
 
 
 def print_rank(found: RankMap, rank: int, console: Console) -> None:
@@ -58,20 +59,21 @@ def print_rank(found: RankMap, rank: int, console: Console) -> None:
     console.print(f"coordinates: {', '.join(at) or 'the only rank'}")
     for stage in place.virtual_stages:
         console.print(f"virtual stage {stage}: {_layers_text(found, stage)}")
-    table = _table("groups", "group", ">size", ">index", f">in its {_domain_word(found)}", "ranks", "carries")
+    columns = ("group", ">size", ">index", f">in its {_domain_word(found)}", "ranks", "carries")
+    table = plain_table(*columns, title="groups")
     for kind in _shown_kinds(found):
         ranks = place.groups[kind.name]
         here = sum(r // found.cluster.scale_up_size == place.domain for r in ranks)
         counts = (f"{len(ranks):,}", str(ranks.index(rank)), f"{here:,}")
         table.add_row(kind.name, *counts, ranges_text(ranks), CARRIES[kind.name])
     console.print()
-    console.print(table)
+    print_table(console, table)
     console.print(_alone(found))
 
 
 def groups_table(found: RankMap) -> Table:
     """Kinds of groups: how large, which ranks the first and the last hold, and what they cross."""
-    table = _table("groups", "group", ">ranks", ">groups", "first and last", "link", "carries")
+    table = plain_table("group", ">ranks", ">groups", "first and last", "link", "carries", title="groups")
     for kind in _shown_kinds(found):
         lists = kind.ranks()
         ends = [ranges_text(lists[i].tolist()) for i in sorted({0, len(lists) - 1})]
@@ -81,13 +83,13 @@ def groups_table(found: RankMap) -> Table:
         )  # fmt: skip
     alone = _alone(found)
     if alone:
-        table.caption, table.caption_justify = alone, "left"
+        table.caption = alone
     return table
 
 
 def stages_table(found: RankMap) -> Table:
     """Ranks and layers of each stage."""
-    table = _table("stages", ">pp", "ranks", "virtual stages", "layers")
+    table = plain_table(">pp", "ranks", "virtual stages", "layers", title="stages")
     at = coordinates(found.strategy, np.arange(found.cluster.n_chips))["pp"]
     for p in _ends(len(found.held), ROWS):
         if p is None:
@@ -104,7 +106,8 @@ def domains_table(found: RankMap) -> Table:
     """What each fast domain holds, by coordinates."""
     size = found.cluster.scale_up_size
     axes = _shown_axes(found)
-    table = _table(f"{_domain_word(found)}s of {size:,}", f">{_domain_word(found)}", "ranks", *axes)
+    title = f"{_domain_word(found)}s of {size:,}"
+    table = plain_table(f">{_domain_word(found)}", "ranks", *axes, title=title)
     for domain in _ends(found.cluster.n_chips // size, ROWS):
         if domain is None:
             table.add_row("...", "", *("" for _ in axes))
@@ -203,10 +206,3 @@ def _ends(count: int, most: int) -> list[int | None]:
     if count <= most:
         return list(range(count))
     return [*range(most // 2), None, *range(count - most // 2, count)]
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
-    return table

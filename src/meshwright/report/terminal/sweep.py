@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from rich.table import Table
 from rich.text import Text
 
 from meshwright import units
@@ -13,14 +12,17 @@ from meshwright.report.as_json import strategy_line
 from meshwright.report.contrast import value_text
 from meshwright.report.sweep import Change, Point, Sweep, told
 from meshwright.report.terminal.findings import print_findings
+from meshwright.report.terminal.table import plain_table, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from meshwright.report.records import Estimate
 
 ROWS = 40  # of a model; of more points the ends, both sides of every change and some between are shown
 BAR = 16
+BAR_COLUMN = ""  # its header
 
 
 def print_sweep(found: Sweep, console: Console) -> None:
@@ -30,7 +32,8 @@ def print_sweep(found: Sweep, console: Console) -> None:
         if i:
             console.print()
         own = [p for p in found.points if p.model == model]
-        console.print(_table(found, model, own, [c for c in changes if c.model == model]))
+        table = _table(found, model, own, [c for c in changes if c.model == model])
+        print_table(console, table, spare=(BAR_COLUMN, "MFU", "memory"))
     console.print()
     if changes:
         console.print("where the best strategy changes")
@@ -58,16 +61,10 @@ def print_sweep(found: Sweep, console: Console) -> None:
 
 
 def _table(found: Sweep, model: str, points: Sequence[Point], changes: Sequence[Change]) -> Table:
-    table = Table(title=model, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for name in found.over:
-        table.add_column(name.removeprefix("cluster."), justify="right", no_wrap=True)
-    for header in ("step", "tokens/s/chip"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("", no_wrap=True)
-    for header in ("MFU", "memory"):
-        table.add_column(header, justify="right", no_wrap=True)
-    table.add_column("best", justify="right")
-    table.add_column(f"simplest within {units.percent_text(found.slack, 0)}")
+    table = plain_table(
+        *(f">{name.removeprefix('cluster.')}" for name in found.over), ">step", ">tokens/s/chip", BAR_COLUMN,
+        ">MFU", ">memory", ">best", f"simplest within {units.percent_text(found.slack, 0)}", title=model,
+    )  # fmt: skip
     most = max((p.best.tokens_per_s_per_chip for p in points if p.best is not None), default=1.0)
     names: dict[str, str] = {}
     for point in _shown(points, changes):
@@ -87,7 +84,6 @@ def _table(found: Sweep, model: str, points: Sequence[Point], changes: Sequence[
             _simplest(point.best, point.simplest, names),
         )
     table.caption = "\n".join(f"{name}  {line}" for line, name in names.items())
-    table.caption_justify = "left"
     return table
 
 

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
-
 from meshwright import units
+from meshwright.report.terminal.table import plain_table, print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
-def _table(*columns: str, title: str | None = None) -> Table:
-    """A table without lines; a leading `>` of a column's name aligns it right."""
-    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for name in columns:
-        table.add_column(name.lstrip(">"), justify="right" if name.startswith(">") else "left")
-    return table
-
-
 def print_models(found: dict[str, Any], console: Console) -> None:
     """Presets with sizes."""
-    table = _table("name", "family", ">layers", ">parameters", ">active", "also")
+    table = plain_table("name", "family", ">layers", ">parameters", ">active", "also")
     for m in found["models"]:
         table.add_row(
             m["name"], m["family"], str(m["layers"]), units.count_text(m["total"]),
@@ -31,7 +22,7 @@ def print_models(found: dict[str, Any], console: Console) -> None:
     if not found["models"]:
         console.print("no preset holds these words; a config.json or a model YAML works too")
         return
-    console.print(table)
+    print_table(console, table, spare=("also", "family"))
 
 
 def _number(value: float | None, unit: str = "") -> str:
@@ -43,7 +34,7 @@ def print_chips(found: dict[str, Any], console: Console, *, sources: bool) -> No
     if not found["chips"]:
         console.print("no chip's name, maker, family or alias holds these words; without any, all are listed")
         return
-    table = _table(
+    table = plain_table(
         "name", ">HBM GiB", ">usable", ">HBM GB/s", ">bf16", ">fp8", ">fp4 TFLOP/s", ">domain", ">up GB/s",
         ">out Gbit/s", ">W", "aliases",
     )  # fmt: skip
@@ -55,7 +46,7 @@ def print_chips(found: dict[str, Any], console: Console, *, sources: bool) -> No
             _number(c["scale_up_gbytes_s"]), _number(c["scale_out_gbits_s"]), _number(c["tdp_w"]),
             ", ".join(c["aliases"]),
         )  # fmt: skip
-    console.print(table)
+    print_table(console, table, spare=("aliases", "W", "HBM GiB", "HBM GB/s", "fp4 TFLOP/s", "fp8"))
     if sources:
         for c in found["chips"]:
             console.print(f"{c['name']}: {c['source']}")
@@ -65,19 +56,19 @@ def print_chips(found: dict[str, Any], console: Console, *, sources: bool) -> No
 
 def print_machines(found: dict[str, Any], console: Console) -> None:
     """Named machines, then every way to spell a cluster."""
-    table = _table("machine", ">chips", "chip")
+    table = plain_table("machine", ">chips", "chip")
     for m in found["machines"]:
         table.add_row(m["name"], str(m["n_chips"]), m["chip"])
-    console.print(table)
-    spellings = _table("--on", "means", title="spellings")
+    print_table(console, table)
+    spellings = plain_table("--on", "means", title="spellings")
     for s in found["spellings"]:
         spellings.add_row(s["example"], s["means"])
-    console.print(spellings)
+    print_table(console, spellings)
 
 
 def print_cluster(found: dict[str, Any], console: Console) -> None:
     """Every figure of a cluster that an estimate would use."""
-    table = _table("figure", "value")
+    table = plain_table("figure", "value")
     for name, value in found["cluster"].items():
         if value in (None, []) or (name == "n_slices" and value == 1):
             continue
@@ -87,7 +78,7 @@ def print_cluster(found: dict[str, Any], console: Console) -> None:
             words = [flags[v] if isinstance(v, bool) else str(v) for v in value]
             shown = (", " if any(isinstance(v, bool) for v in value) else "x").join(words)
         table.add_row(name, _number(shown) if isinstance(shown, float) else str(shown))
-    console.print(table)
+    print_table(console, table)
     for name, d in found["derived"].items():
         console.print(f"derived {name} {d['value']}: {d['because']}")
 
@@ -100,13 +91,13 @@ def print_calibration(found: dict[str, Any], console: Console) -> None:
     if unseen is not None:
         error = units.percent_text(unseen / 100)
         console.print(f"each source predicted by a fit without it: median error {error}")
-        table = _table("source", ">runs", ">median error", ">90 % below", title="each left out in turn")
+        table = plain_table("source", ">runs", ">median error", ">90 % below", title="each left out in turn")
         for source, errors in found["left_out"].items():
             shares = (errors["median_abs_error_percent"] / 100, errors["p90_abs_error_percent"] / 100)
             table.add_row(source, f"{errors['n']:,}", *(units.percent_text(x) for x in shares))
-        console.print(table)
-    table = _table("of", "number", ">factor", ">runs", ">sources", "known by", title="numbers")
+        print_table(console, table)
+    table = plain_table("of", "number", ">factor", ">runs", ">sources", "known by", title="numbers")
     for number in found["fitted"]:
         counts = (f"{number['n_runs']:,}", f"{number['n_sources']:,}")
         table.add_row(number["of"], number["kind"], f"{number['value']:.3f}", *counts, number["provenance"])
-    console.print(table)
+    print_table(console, table)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.table import Table
 from rich.text import Text
 from rich.tree import Tree
 
@@ -13,10 +12,12 @@ from meshwright.cost.evaluation import MEMORY_KEYS
 from meshwright.cost.terms import Term
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.report.records import Estimate
+from meshwright.report.terminal.table import plain_table, print_table
 from meshwright.units import GIB
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 LONGEST = 1000  # columns of a line in a pipe or file
 _SIGN = {"leaf": "", "sum": "sum of", "max": "largest of", "product": "product of"}
@@ -31,16 +32,15 @@ def print_tree(found: Estimate, console: Console, *, depth: int | None, path: st
     console.width = width
     if term.name == "memory" and len(found.evaluation.by_stage) > 1:
         console.print()
-        console.print(_by_stage(found))
+        print_table(console, _by_stage(found))
 
 
 def _by_stage(found: Estimate) -> Table:
     """Every pipeline stage at its own fullest moment, GiB; categories that no stage has are left out."""
     stages = found.evaluation.by_stage
     present = [name for name in MEMORY_KEYS if any(held.memory_bytes[name] for held in stages)]
-    table = Table(title="by stage, GiB", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for name in ("stage", "fullest at", "peak", *present):
-        table.add_column(name, justify="left" if name == "fullest at" else "right")
+    columns = (">stage", "fullest at", ">peak", *(f">{name}" for name in present))
+    table = plain_table(*columns, title="by stage, GiB")
     for held in stages:
         cells = [f"{held.memory_bytes[name] / GIB:.1f}" for name in present]
         table.add_row(str(held.stage), held.moment, f"{held.peak_bytes / GIB:.1f}", *cells)
