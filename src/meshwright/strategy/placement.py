@@ -188,8 +188,9 @@ def _span(cluster: Cluster, pieces: Pieces) -> Span:
     if cluster.torus:
         gather, exchange, direct, hops = _torus_rates(cluster, near, local)
     elif chip.fabric == "mesh":
-        # Every peer has its own link, and a group of g reaches g - 1 of them: 2 of 8 GPUs share one link.
-        gather = exchange = np.maximum(local - 1, 1) * cluster.link_bytes_s
+        # Every peer has its own link, and a group of g reaches g - 1 of them: 2 of 8 GPUs share one link. Of
+        # what reaches such a group from other domains too, each link brings a gth and so does the card.
+        gather = exchange = np.maximum(local - (degree == local), 1) * cluster.link_bytes_s
         direct, hops = np.full(np.shape(local), cluster.link_bytes_s)[()], np.ones(np.shape(local))[()]
     else:
         gather = exchange = direct = np.full(np.shape(local), cluster.scale_up_bytes_s)[()]
