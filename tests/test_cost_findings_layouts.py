@@ -99,7 +99,7 @@ def test_messages_are_scattered_over_tensor_ranks(monkeypatch: pytest.MonkeyPatc
 
         scattered, hop = seconds(), step.hop_seconds
         with monkeypatch.context() as patch:
-            patch.setattr(step, "hop_seconds", lambda *given: 8.0 * hop(*given))
+            patch.setattr(step, "hop_seconds", lambda *given, **how: 8.0 * hop(*given, **how))
             return seconds() / scattered - 1.0
 
     assert 0.0 < lost(2) < lost(4) < lost(8)

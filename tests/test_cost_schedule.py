@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cache
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -130,6 +130,7 @@ def test_some_programs_wait_for_sends_that_could_hide(framework: str) -> None:
     """Interleaved chunks of Megatron-LM until 2023 do unless told otherwise; its other schedules as ever."""
     cluster = parse("8xa100")
     profile = load(framework, cluster.chip)
+    profile = replace(profile, framework=replace(profile.framework, synchronises_sends=False))
     hidden = replace(profile, framework=replace(profile.framework, waits_for_sends=()))
     strategy = Strategy(dp=1, pp=8, vpp=4, schedule="interleaved-1f1b", zero=0)
 
@@ -148,6 +149,29 @@ def test_some_programs_wait_for_sends_that_could_hide(framework: str) -> None:
     assert schedule.sends_block("1f1b", hidden.framework, frozenset({"p2p-overlap"}))
     assert not schedule.sends_block("zb-1p", profile.framework, frozenset())
     assert schedule.sends_block("zb-1p", profile.framework, frozenset({"no-overlap"}))
+
+
+def test_a_host_that_waits_for_a_send_has_launched_nothing_ahead() -> None:
+    """2 m sends and those of the fill wait one launch longer, unless a graph holds the launches, the program
+    leaves waiting to the device, or nothing is sent."""
+    cluster = parse("8xa100")
+    profile = load("megatron-lm@2021", cluster.chip)
+    apart = replace(profile, framework=replace(profile.framework, synchronises_sends=False))
+    work = Work(4096, 32)
+
+    def step(profile: Profile, *options: str, **given: Any) -> Evaluation:
+        strategy = Strategy(**({"dp": 1, "pp": 8, "zero": 0} | given))
+        return evaluate(TOY, cluster, replace(work, options=frozenset(options)), strategy, profile)
+
+    waits = step(profile).time_s["pp"] - step(apart).time_s["pp"]
+    assert waits == pytest.approx(2 * 32 * profile["host"])
+    filled = step(profile).time_s["bubble"] - step(apart).time_s["bubble"]
+    assert filled == pytest.approx(2 * 7 * profile["host"])
+    assert step(profile, "cuda-graphs-full").step_time_s == step(apart, "cuda-graphs-full").step_time_s
+    hidden = {"schedule": "zb-1p"}
+    assert step(profile, **hidden).step_time_s == step(apart, **hidden).step_time_s
+    alone = {"dp": 8, "pp": 1}
+    assert step(profile, **alone).step_time_s == step(apart, **alone).step_time_s
 
 
 def test_closed_forms_broadcast() -> None:

@@ -318,9 +318,9 @@ def _times(
     from the host within, and those that all wait for a slow rank."""
     forward, backward = per_rank.cost["forward"], per_rank.cost["backward"]
     m = microbatches[:, None]
-    hop = hop_seconds(model, work, strategy, profile, reach["pp"])
     piped = np.asarray(strategy.pp) > 1
     waited = schedule.sends_block(strategy.schedule, profile.framework, work.options)
+    hop = hop_seconds(model, work, strategy, profile, reach["pp"], waited=waited)
     shown = 1.0 if waited else plan.P2P_EXPOSED
     hops = np.broadcast_to(hop * (piped * 2.0 * strategy.vpp * shown), (n,))
     sent = tables.groups.traffic()
@@ -441,15 +441,27 @@ def _idle(
     )
 
 
-def hop_seconds(model: Model, work: Work, strategy: Strategy, profile: Profile, pipeline: Span) -> Any:
-    """Seconds of a microbatch's activations (or their gradient) from stage to stage, nothing hidden."""
+def hop_seconds(
+    model: Model, work: Work, strategy: Strategy, profile: Profile, pipeline: Span, *, waited: bool
+) -> Any:
+    """Seconds of a microbatch's activations (or their gradient) from stage to stage, nothing hidden.
+
+    A program that waits for a send (`waited`) and then for its device has no launches under way when the
+    next pass may begin: the device idles until the first of them is made.
+    **Source**: Megatron-LM, core/pipeline_parallel/p2p_communication.py, which waits for its requests and
+    then calls torch.cuda.synchronize().
+    """
     finetune = parse_finetune(strategy.finetune)
     # A reference model's forward goes through the pipeline as well: three sends where others have two.
     row_bytes = 2.0 * finetune.rows * (1.5 if finetune.pairs else 1.0) * model.d_model * work.seq_len
-    return collectives.send_recv_time(
+    sent = collectives.send_recv_time(
         row_bytes * strategy.microbatch_size / (strategy.cp * strategy.tp),
         pipeline, _flat_number(profile["scale_up"]), _flat_number(profile["scale_out"]),
     )  # fmt: skip
+    launches = "cuda-graphs-full" not in work.options and not profile.framework.compiled
+    if waited and launches and profile.framework.synchronises_sends:
+        sent = sent + _flat_number(profile["host"]) * (np.asarray(pipeline.degree) > 1)
+    return sent
 
 
 def straggler_share(cluster: Cluster, profile: Profile) -> Any:

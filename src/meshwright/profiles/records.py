@@ -75,6 +75,8 @@ class Framework:
     schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b")  # that its pipeline runs unless told otherwise
     # Schedules whose ranks wait for each send, though the order of passes would let it run beside them.
     waits_for_sends: tuple[str, ...] = ()
+    # Where a rank waits for a send, its host waits for the device too and launches nothing ahead.
+    synchronises_sends: bool = True
     adapter_bytes: float = 2.0  # what an adapter keeps of each element of its input (copies, dropout)
 
 

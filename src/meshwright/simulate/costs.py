@@ -150,7 +150,8 @@ def costs(
     copies = host_link.copies(
         chunks["offloaded"], fetch[:, at[on]].T / vpp, strategy, by_class.framework, cluster
     )
-    hop = hop_seconds(model, flat_work, flat, by_class, sent.spans()["pp"])
+    blocking = schedule.sends_block(strategy.schedule, profile.framework, work.options)
+    hop = hop_seconds(model, flat_work, flat, by_class, sent.spans()["pp"], waited=blocking)
     return Costs(
         pp=pp,
         vpp=vpp,
@@ -158,7 +159,7 @@ def costs(
         chunks=chunks,
         waits=_waits(copies, chunks),
         hop=np.broadcast_to(np.asarray(hop, float) * (pp > 1), (n,)),
-        blocking=schedule.sends_block(strategy.schedule, profile.framework, work.options),
+        blocking=blocking,
         ranks=ranks,
         exchange=np.broadcast_to(exchange, spread)[:, at],
         optimizer=np.broadcast_to(sent.optimizer(), spread)[:, at],
