@@ -78,7 +78,7 @@ def agrees(point: Point) -> bool:
     if alone.best is None or simplest is None or point.best is None or point.simplest is None:
         return alone.best is None and point.best is None
     pairs = ((alone.best, point.best), (simplest, point.simplest))
-    close = all(abs(a.step_time_s - b.step_time_s) <= 1e-12 * a.step_time_s for a, b in pairs)
+    close = all(abs(a.seconds - b.step_time_s) <= 1e-12 * b.step_time_s for a, b in pairs)
     return close and alone.best.strategy == point.best.strategy
 
 

@@ -245,8 +245,8 @@ def check(
 ) -> Checked:
     """Everything that is wrong or unwise in a strategy, all at once; not fitting in memory is an error."""
     from meshwright import checks
-    from meshwright.cost import step
     from meshwright.search import derive
+    from meshwright.simulate.told import told
 
     request = requests.read(
         model, cluster, work=work, seq_len=seq_len, global_batch_size=global_batch_size,
@@ -260,7 +260,7 @@ def check(
         # The request could be read, so these are rules that the strategy breaks: an answer, not a misuse.
         return Checked(request.model, machine, request.work, None, request.strategy, error.diagnostics)
     complete = done.strategy
-    found = step.evaluate(request.model, machine, request.work, complete, request.profile, detail=True)
+    found = told(request.model, machine, request.work, complete, request.profile, detail=True)
     findings = checks.run(request.model, machine, request.work, complete, found, request.profile)
     return Checked(request.model, machine, request.work, complete, request.strategy, tuple(findings))
 

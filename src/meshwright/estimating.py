@@ -18,27 +18,23 @@ def estimated(
     request: Request, *, price_per_chip_hour: float | None, nearest: int, exact: bool = False
 ) -> Estimate:
     """The estimate of a request: what it leaves out derived, `exact` simulated pass by pass."""
-    from meshwright.cost import step
     from meshwright.search import derive
+    from meshwright.simulate.told import told
 
     cluster = request.cluster.cluster
     done = derive.complete(request.model, cluster, request.work, request.strategy, request.profile)
-    found = step.evaluate(
-        request.model, cluster, request.work, done.strategy, request.profile, operations=True
-    )
     because = {name: Because(d.value, d.because) for name, d in done.derived.items()}
+    one = (request.model, cluster, request.work, done.strategy, request.profile)
     simulated = None
     if exact:
         from meshwright.simulate import exact as simulation
 
-        simulated = simulation.exact(request.model, cluster, request.work, done.strategy, request.profile)
-    told = finished(
-        request, done.strategy, found if simulated is None else simulated.evaluation,
+        simulated = simulation.exact(*one)
+    found = finished(
+        request, done.strategy, told(*one, operations=True) if simulated is None else simulated.evaluation,
         request.derived | because, price_per_chip_hour=price_per_chip_hour, nearest=nearest, balance=True,
     )  # fmt: skip
-    if simulated is None:
-        return told
-    return replace(told, simulated=simulated, closed_form=found)
+    return replace(found, simulated=simulated)
 
 
 def complete(request: Request, strategy: Strategy, price_per_chip_hour: float | None) -> Estimate:
@@ -84,12 +80,12 @@ def finished(
 
 def in_brief(request: Request) -> Estimate:
     """The `brief` estimate of a request."""
-    from meshwright.cost import step
     from meshwright.search import derive
+    from meshwright.simulate.told import told
 
     r, cluster = request, request.cluster.cluster
     strategy = derive.complete(r.model, cluster, r.work, r.strategy, r.profile).strategy
-    return brief(r, strategy, step.evaluate(r.model, cluster, r.work, strategy, r.profile))
+    return brief(r, strategy, told(r.model, cluster, r.work, strategy, r.profile))
 
 
 def brief(request: Request, strategy: Strategy, evaluation: Any) -> Estimate:

@@ -18,7 +18,7 @@ from meshwright.search.guide import practice, rule
 from meshwright.search.guide.facts import facts
 from meshwright.search.mixes import Mix
 from meshwright.search.plan import raise_faults
-from meshwright.search.scan import scan
+from meshwright.search.rerank import searches
 from meshwright.search.space import build
 
 Progress = Callable[[float, float], None] | None
@@ -92,7 +92,7 @@ def _best(
     """The best plan with what is fixed; None where nothing fits, InputError where nothing is legal."""
     r = Asked(request.model, request.cluster.cluster, request.work, request.profile)
     space = build(r.model, r.cluster, r.work, fixed, r.profile)
-    found = scan(r, space, top=1, techniques=(), progress=progress)
+    (found,) = searches([(r, 1)], space, progress=progress)
     if found.searched == 0:
         raise_faults(r, fixed)
     return estimating.complete(request, found.best[0].strategy, price) if found.best else None

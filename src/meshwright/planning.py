@@ -206,8 +206,8 @@ def _resized(machine: ClusterGiven, most: int) -> list[ClusterGiven]:
 
 
 def _search(request: Request, wish: Wish, ask: Ask) -> Plan:
-    from meshwright.cost import step
     from meshwright.search import plan as search
+    from meshwright.simulate.told import told
 
     model, machine, work = request.model, request.cluster.cluster, request.work
     slack = wish.slack if wish.objective == "simplicity" else None
@@ -217,18 +217,19 @@ def _search(request: Request, wish: Wish, ask: Ask) -> Plan:
     )  # fmt: skip
 
     def done(ranked: Any, n_near: int, *, balance: bool = False) -> Estimate:
-        detailed = step.evaluate(model, machine, work, ranked.strategy, request.profile, detail=True)
-        estimate = estimating.finished(
+        detailed = told(
+            model, machine, work, ranked.strategy, request.profile, step_s=ranked.seconds, detail=True
+        )
+        return estimating.finished(
             request, ranked.strategy, detailed, request.derived,
             price_per_chip_hour=ask.price_per_chip_hour, nearest=n_near, balance=balance,
         )  # fmt: skip
-        return replace(estimate, simulated_step_time_s=ranked.simulated_s)
 
     plans = tuple(done(r, ask.nearest if i == 0 else 0, balance=i == 0) for i, r in enumerate(found.plans))
     met = [
         (p.strategy, p.step_time_s, float(p.evaluation.peak_bytes), p.simulated_step_time_s) for p in plans
     ]
-    met += [(c.strategy, c.step_time_s, c.peak_bytes, c.simulated_s) for c in found.others]
+    met += [(c.strategy, c.seconds, c.peak_bytes, c.simulated_s) for c in found.others]
     return Plan(
         model=model,
         cluster=machine,
@@ -321,7 +322,7 @@ def _winner(results: Sequence[Plan], choices: Sequence[Choice], wish: Wish) -> P
 
 def _seconds_per_token(found: Plan) -> float:
     best = found.best
-    return inf if best is None else best.ranked_s / best.tokens_per_step
+    return inf if best is None else best.step_time_s / best.tokens_per_step
 
 
 def _axes(found: Plan) -> int:

@@ -40,6 +40,7 @@ class Evaluation:
     its `compute`. `memory_bytes` are the categories of the rank with the highest peak and sum to
     `peak_bytes`; `peak_stage` is that rank's pipeline stage. `kept_bytes` is what its allocator holds beyond
     the peak while there is room: a device reading shows it, and it is given back when it is needed.
+    `closed_form` is the same by closed forms alone, where the step was simulated.
     """
 
     step_time_s: Any
@@ -56,6 +57,7 @@ class Evaluation:
     counts_sent_bytes: Any = 0.0  # by the slowest rank a step, to balance experts
     terms: Term | None = None  # only where one plan was asked for
     by_stage: tuple[StageMemory, ...] = ()  # likewise
+    closed_form: Evaluation | None = None
 
     @property
     def fits(self) -> Any:

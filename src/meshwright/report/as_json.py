@@ -187,6 +187,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
         "derived": {k: {"value": plain(d.value), "because": d.because} for k, d in estimate.derived.items()},
         "fits": estimate.fits,
         "step_time_s": estimate.step_time_s,
+        "closed_form_step_time_s": float(estimate.closed_form.step_time_s),
         "step_time_interval_s": None if estimate.interval_s is None else list(estimate.interval_s),
         "tokens_per_s_per_chip": estimate.tokens_per_s_per_chip,
         "model_tflops_per_chip": estimate.model_flops_per_s_per_chip / 1e12,
@@ -219,7 +220,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
             }
             for word, b in estimate.moe_balance.items()
         }
-    if estimate.simulated is not None and estimate.closed_form is not None:
+    if estimate.simulated is not None:
         from meshwright.report.simulated import simulated_json
 
         plan["simulated"] = simulated_json(estimate.simulated, estimate.closed_form)

@@ -91,7 +91,6 @@ class Report:
             self.estimate,
             evaluation=self.simulated.evaluation,
             simulated=self.simulated,
-            closed_form=self.estimate.evaluation,
         )
         told: dict[str, Any] = as_json.plan_json(exact)
         over_time = [

@@ -53,9 +53,10 @@ def explained(estimate: Estimate, others: Sequence[Sentence] = ()) -> Explanatio
     """The explanation of an estimate; `others` are sentences about other plans, told last."""
     e = estimate.evaluation
     request = request_of(estimate)
-    leanings = probe.leans_on(request, estimate.strategy, e)
-    numbers = probe.numbers_leant_on(request, estimate.strategy, e)
-    crossings = probe.crossings(request, estimate.strategy, e, leanings)
+    closed = estimate.closed_form  # a figure moves it as it moves the simulated step, and at once
+    leanings = probe.leans_on(request, estimate.strategy, closed)
+    numbers = probe.numbers_leant_on(request, estimate.strategy, closed)
+    crossings = probe.crossings(request, estimate.strategy, closed, leanings)
     part = max(e.time_s, key=lambda name: float(e.time_s[name]))
     resource = max(leanings, key=lambda name: leanings[name][part])
     binds = (part, resource if leanings[resource][part] > VISIBLE * float(e.time_s[part]) else None)

@@ -7,6 +7,9 @@ from meshwright.calibrate import bands
 from meshwright.report.explanation import Explanation, request_of
 from meshwright.report.records import Estimate
 from meshwright.search import probe
+from meshwright.search.bounds import Request
+from meshwright.simulate.told import told
+from meshwright.strategy.records import Strategy
 
 WIDER = 2.0  # how much wider a road is asked about
 _SPELLED = {
@@ -165,19 +168,25 @@ def _roads(found: Explanation) -> str:
         return "A single chip has nobody to talk to, so a wider road changes nothing."
     said = []
     for road, where in roads:
-        wider = probe.again(probe.faster(request, road, WIDER), e.strategy)
-        saved = 1.0 - float(wider.step_time_s) / step
+        wider = _round(probe.faster(request, road, WIDER), e.strategy)
+        saved = 1.0 - wider / step
         said.append(
-            f"Were the road {where} twice as wide, a round would take {_time(float(wider.step_time_s))}: "
+            f"Were the road {where} twice as wide, a round would take {_time(wider)}: "
             + (f"{100 * saved:.1f} percent less." if saved >= 0.0005 else "no change that one could see.")
         )
-    quick = probe.again(probe.faster(request, "flops", WIDER), e.strategy)
+    quick = _round(probe.faster(request, "flops", WIDER), e.strategy)
     said.append(
         f"Were the chips twice as quick at calculating and the roads as they are, it would take "
-        f"{_time(float(quick.step_time_s))}."
+        f"{_time(quick)}."
     )
     said.append("This keeps the split of the work; with wider roads another split may be better still.")
     return " ".join(said)
+
+
+def _round(request: Request, strategy: Strategy) -> float:
+    """Seconds of a step of the plan under another request."""
+    r = request
+    return float(told(r.model, r.cluster, r.work, strategy, r.profile).step_time_s)
 
 
 def _money(e: Estimate) -> str:

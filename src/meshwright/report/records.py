@@ -84,8 +84,6 @@ class Estimate:
     price_per_chip_hour: float | None = None
     moe_balance: dict[str, Balanced] = field(default_factory=dict)  # of a plan with experts, if asked for
     simulated: Exact | None = None  # then `evaluation` is its own
-    closed_form: Evaluation | None = None  # and this the array result that it stands in for
-    simulated_step_time_s: float | None = None  # of a plan that a search ranked by it
 
     @property
     def fits(self) -> bool:
@@ -94,13 +92,19 @@ class Estimate:
 
     @property
     def step_time_s(self) -> float:
-        """Seconds of one optimizer step on the slowest rank."""
+        """Seconds of one optimizer step on the slowest rank, its pipeline simulated where it has one."""
         return float(self.evaluation.step_time_s)
 
     @property
-    def ranked_s(self) -> float:
-        """Seconds of a step that plans are put in order by: simulated where that is known."""
-        return self.step_time_s if self.simulated_step_time_s is None else self.simulated_step_time_s
+    def closed_form(self) -> Evaluation:
+        """The array result: what `evaluation` is but for the simulation."""
+        return self.evaluation.closed_form or self.evaluation
+
+    @property
+    def simulated_step_time_s(self) -> float | None:
+        """`step_time_s`; None where the pipeline has too many passes to be simulated."""
+        simulated = int(self.strategy.pp) == 1 or self.evaluation.closed_form is not None
+        return self.step_time_s if simulated else None
 
     @property
     def tokens_per_step(self) -> float:
@@ -220,8 +224,8 @@ class Plan:
 
     def tied(self, plan: Estimate) -> bool:
         """Whether the model cannot tell the step time of `plan` from that of the fastest."""
-        fastest = min(p.ranked_s for p in self.plans)
-        return plan.ranked_s <= fastest * (1.0 + TIED)
+        fastest = min(p.step_time_s for p in self.plans)
+        return plan.step_time_s <= fastest * (1.0 + TIED)
 
     @property
     def best(self) -> Estimate | None:

@@ -7,7 +7,8 @@ from itertools import pairwise, product
 from typing import Any
 
 from meshwright.search.bounds import Request
-from meshwright.search.sweep import Grid, Index
+from meshwright.search.settle import Index
+from meshwright.search.sweep import Grid
 
 # Figures along which no strategy becomes slower or stops to fit: rising, or falling where -1.
 EASIER = {

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from meshwright.checks import run
 from meshwright.checks.shapes import moe
 from meshwright.cost.balance import WORDS
-from meshwright.cost.step import evaluate
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
+from meshwright.simulate.told import told
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -31,14 +31,14 @@ def balanced(
     """Each word with its costs, for a plan of plain numbers; empty where the model has no experts."""
     if not moe(model):
         return {}
-    plain = evaluate(model, cluster, work, replace(strategy, moe_balance="microbatch"), profile)
+    plain = told(model, cluster, work, replace(strategy, moe_balance="microbatch"), profile)
     found: dict[str, Balanced] = {}
     for word in WORDS:
         other = replace(strategy, moe_balance=word)
         if any(d.severity == "error" for d in run(model, cluster, work, other, profile=profile)):
             found[word] = Balanced(None, None, None)
             continue
-        costs = evaluate(model, cluster, work, other, profile)
+        costs = told(model, cluster, work, other, profile)
         found[word] = Balanced(
             float(costs.step_time_s - plain.step_time_s),
             float(costs.peak_bytes - plain.peak_bytes),

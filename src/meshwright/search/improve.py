@@ -18,10 +18,11 @@ from meshwright.search import shift
 from meshwright.search.bounds import Request
 from meshwright.search.derive import complete, group_size
 from meshwright.search.legal import REASONS
-from meshwright.search.plan import Ranked
+from meshwright.search.plan import Ranked, ranked_plan
 from meshwright.search.ranking import SAME
-from meshwright.search.scan import scan
+from meshwright.search.rerank import searches
 from meshwright.search.space import build
+from meshwright.simulate.told import as_run
 from meshwright.strategy.records import Strategy
 
 TRADED = ("dp", "tp", "pp", "cp")  # their product is the chips: what one gains another gives
@@ -69,7 +70,8 @@ def improve(
     """
     r = request
     rejected: Counter[str] = Counter()
-    found: dict[Strategy, Neighbour] = {}
+    found: dict[Strategy, Evaluation] = {}
+    closed = evaluation.closed_form or evaluation
     changes = list(steps(request, base))
     for done, change in enumerate(changes):
         try:
@@ -80,12 +82,16 @@ def improve(
             continue
         if strategy != base and strategy not in found:
             other = evaluate(r.model, r.cluster, r.work, strategy, r.profile)
-            if not _alike(evaluation, other):
-                found[strategy] = _neighbour(base, evaluation, strategy, other)
+            if not _alike(closed, other):
+                found[strategy] = other
         if progress is not None:
             progress(done + 1, len(changes))
+    near = [
+        _neighbour(base, evaluation, strategy, told)
+        for strategy, told in zip(found, as_run(r.model, r.cluster, r.work, found, r.profile))
+    ]
     ordered = sorted(
-        found.values(),
+        near,
         key=lambda n: (not n.fits, -n.gain if n.fits else float(n.evaluation.peak_bytes), len(n.changes)),
     )
     return Improvement(tuple(ordered), dict(rejected.most_common()))
@@ -256,11 +262,9 @@ def best(
     """
     r = request
     same = {"optimizer": base.optimizer, "finetune": base.finetune}
-    found = scan(r, build(r.model, r.cluster, r.work, same, r.profile), top=1, techniques=())
-    known = [Ranked(base, evaluation)] if evaluation.fits else []
+    (found,) = searches([(r, 1)], build(r.model, r.cluster, r.work, same, r.profile))
+    known = [ranked_plan(r, c) for c in found.best[:1]]
+    known += [Ranked(base, evaluation)] if evaluation.fits else []
     known += [Ranked(n.strategy, n.evaluation) for n in near.neighbours if n.fits]
-    known += [
-        Ranked(c.strategy, evaluate(r.model, r.cluster, r.work, c.strategy, r.profile)) for c in found.best
-    ]
-    fastest = min(known, key=lambda k: float(k.evaluation.step_time_s), default=None)
+    fastest = min(known, key=lambda k: k.seconds, default=None)
     return fastest, found.searched

@@ -20,8 +20,9 @@ from meshwright.errors import Diagnostic, InputError
 from meshwright.search import why
 from meshwright.search.bounds import Request
 from meshwright.search.given import read_choices
-from meshwright.search.plan import Ranked
+from meshwright.search.plan import Ranked, ranked_plan
 from meshwright.search.ranking import Candidate
+from meshwright.search.rerank import searches
 from meshwright.search.scan import Scan, scan
 from meshwright.search.space import build
 from meshwright.strategy.records import Strategy
@@ -101,7 +102,7 @@ class _Question:
     def scan(self, i: int) -> Scan:
         """A whole search at value number `i`."""
         if i not in self.scans:
-            self.scans[i] = self._search(i, self.fixed)
+            self.scans[i] = self._search(i, self.fixed, whole=True)
         return self.scans[i]
 
     def glance(self, i: int) -> bool:
@@ -109,12 +110,12 @@ class _Question:
         few = {name: word for name, word in ROOMY.items() if name not in self.fixed}
         return bool(few) and i not in self.scans and bool(self._search(i, self.fixed | few).best)
 
-    def _search(self, i: int, fixed: dict[str, Any]) -> Scan:
+    def _search(self, i: int, fixed: dict[str, Any], *, whole: bool = False) -> Scan:
         request = self.at(i)
         if self.quantity == "microbatch_size":
             fixed = fixed | {"microbatch_size": self.values[i]}
         space = build(request.model, request.cluster, request.work, fixed, request.profile)
-        found = scan(request, space, top=1, techniques=())
+        found = searches([(request, 1)], space)[0] if whole else scan(request, space, top=1, techniques=())
         seen = found.best[0] if found.best else found.nearest
         if seen is not None and seen.strategy not in self.roomy:
             self.roomy.append(seen.strategy)
@@ -259,7 +260,7 @@ def _tried(asked: _Question, i: int, found: Scan) -> Tried:
     seen: Candidate | None = found.best[0] if found.best else found.nearest
     r, ranked = asked.at(i), None
     if seen is not None:
-        ranked = Ranked(seen.strategy, evaluate(r.model, r.cluster, r.work, seen.strategy, r.profile))
+        ranked = ranked_plan(r, seen)
     return Tried(asked.values[i], bool(found.best), ranked, r)
 
 

@@ -20,8 +20,8 @@ LOW_PRECISIONS = frozenset({"fp8", "mxfp8", "nvfp4"})
 class Necessity:
     """Step time of the best plan without a technique and the loss against the best plan in percent.
 
-    All are None when nothing fits without it; the loss is 0 when the best plan does not use it. The loss
-    compares simulated steps (`simulated_step_time_s`, None where a plan was not simulated), as the ranking.
+    All are None when nothing fits without it; the loss is 0 when the best plan does not use it. Steps are
+    simulated as in the ranking; `simulated_step_time_s` is None where a plan was not.
     """
 
     without: str

@@ -8,7 +8,6 @@ from time import perf_counter
 from typing import Any
 
 from meshwright.cost.evaluation import Evaluation
-from meshwright.cost.step import evaluate
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
@@ -17,11 +16,12 @@ from meshwright.search.bounds import Request
 from meshwright.search.derive import complete
 from meshwright.search.given import read_choices, stated
 from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
-from meshwright.search.ranking import Candidate, axes_used, differences
-from meshwright.search.rerank import BAND, rerank
-from meshwright.search.scan import Scan, scans
+from meshwright.search.ranking import SAME, Candidate, axes_used, differences
+from meshwright.search.rerank import searches
+from meshwright.search.scan import Scan
 from meshwright.search.space import Space, build
 from meshwright.search.why import Sentence
+from meshwright.simulate.told import told
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.targets import Target
 from meshwright.work import Work
@@ -31,21 +31,16 @@ __all__ = ["Found", "Necessity", "Ranked", "search"]
 
 @dataclass(frozen=True, slots=True)
 class Ranked:
-    """A plan and its evaluation, plain numbers; `tied` are other words for the same plan.
-
-    `simulated_s` is its step as the passes of its pipeline run, what plans are put in order by; None where
-    nobody simulated it.
-    """
+    """A plan and its evaluation, its step simulated, plain numbers; `tied` are other words for the same."""
 
     strategy: Strategy
     evaluation: Evaluation
     tied: tuple[Strategy, ...] = ()
-    simulated_s: float | None = None
 
     @property
     def seconds(self) -> float:
         """What plans are put in order by."""
-        return float(self.evaluation.step_time_s) if self.simulated_s is None else self.simulated_s
+        return float(self.evaluation.step_time_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,14 +94,12 @@ def search(
     began = perf_counter()
     request = Request(model, cluster, work, profile)
     space = build(model, cluster, work, fixed, profile, target)
-    asked: list[tuple[Request, int, tuple[str, ...]]] = [(request, max(top, 2), TECHNIQUES)]
+    asked = [(request, max(top, 2))]
     if work.precision in LOW_PRECISIONS:
-        asked.append((replace(request, work=replace(work, precision="bf16")), 1, ()))
-    found, *plain = scans(asked, space, slack=slack, band=BAND, progress=progress)
+        asked.append((replace(request, work=replace(work, precision="bf16")), 1))
+    found, *plain = searches(asked, space, slack=slack, progress=progress)
     if found.searched == 0:
         raise_faults(request, fixed)
-    closed = list(found.best)
-    reranked = sum(rerank(one, its) for (one, _, _), its in zip(asked, (found, *plain)))
     best = _simplest_first(found, slack) if slack is not None else found.best
     plans = tuple(ranked_plan(request, c) for c in best[: max(top, 2)])
     necessity = _necessity(found, plain[0] if plain else None)
@@ -124,10 +117,10 @@ def search(
         necessity=necessity,
         nearest=nearest,
         needs=needs,
-        why=_why(plans, necessity, closed, found.best),
+        why=_why(plans, necessity, found.best),
         space=space,
         others=tuple(kept.plans[0] for kept in found.without.values() if kept.plans),
-        reranked=reranked,
+        reranked=sum(one.reranked for one in (found, *plain)),
     )
 
 
@@ -143,9 +136,9 @@ def _simplest_first(found: Scan, slack: float) -> list[Candidate]:
 
 def ranked_plan(request: Request, candidate: Candidate) -> Ranked:
     """The candidate with its whole evaluation."""
-    r, strategy = request, candidate.strategy
-    return Ranked(strategy, evaluate(r.model, r.cluster, r.work, strategy, r.profile), candidate.tied,
-                  candidate.simulated_s)  # fmt: skip
+    r, c = request, candidate
+    found = told(r.model, r.cluster, r.work, c.strategy, r.profile, step_s=c.simulated_s)
+    return Ranked(c.strategy, found, c.tied)
 
 
 def raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:
@@ -159,7 +152,7 @@ def _necessity(found: Scan, plain: Scan | None) -> tuple[Necessity, ...]:
     if not found.best:
         return ()
     best = found.best[0]
-    told = []
+    needs = []
     for technique in TECHNIQUES:
         if technique == "low-precision" and plain is not None:
             other = plain.best[0] if plain.best else None
@@ -168,20 +161,19 @@ def _necessity(found: Scan, plain: Scan | None) -> tuple[Necessity, ...]:
         else:
             other = next(iter(found.without[technique].plans), None)
         if other is None:
-            told.append(Necessity(technique, None, None, None))
+            needs.append(Necessity(technique, None, None, None))
         else:
             loss = 0.0 if other is best else 100.0 * (other.seconds / best.seconds - 1.0)
-            told.append(Necessity(technique, other.step_time_s, loss, other.simulated_s))
-    return tuple(told)
+            needs.append(Necessity(technique, other.seconds, loss, other.simulated_s))
+    return tuple(needs)
 
 
 def _why(
     plans: tuple[Ranked, ...],
     necessity: tuple[Necessity, ...],
-    closed: list[Candidate],
     best: list[Candidate],
 ) -> tuple[Sentence, ...]:
-    """`closed` are the best by their closed forms, `best` the same and others by their simulated steps."""
+    """`best` are all that were kept, in order."""
     if not plans:
         return ()
     said = [sentences.binds(plans[0].evaluation)]
@@ -192,8 +184,8 @@ def _why(
     elif len(plans) > 1:
         first, second = plans[0], plans[1]
         said.append(sentences.runner_up(first.strategy, first.evaluation, second.strategy, second.evaluation))
-    if closed[0].strategy != best[0].strategy:
-        passed = next(c for c in best if c.strategy == closed[0].strategy)
+    passed = min(best, key=lambda c: c.step_time_s)
+    if passed.step_time_s < best[0].step_time_s * (1.0 - SAME):
         said.append(sentences.reordered(best[0], passed))
     if plans[0].tied:
         words = " or ".join(differences(plans[0].strategy, other) for other in plans[0].tied)

@@ -8,7 +8,8 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from signal import SIG_IGN, SIGINT, signal
 
-from meshwright.search.sweep import Grid, Index, Solved, solved
+from meshwright.search.settle import Index
+from meshwright.search.sweep import Grid, Solved, solved
 
 
 def solve_all(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from math import isfinite
 
 from meshwright.search.bounds import Request
+from meshwright.search.necessity import TECHNIQUES
 from meshwright.search.ranking import Candidate, ranked
-from meshwright.search.scan import Scan
+from meshwright.search.scan import Scan, scans
+from meshwright.search.space import Space
 from meshwright.simulate.many import passes, step_times
 from meshwright.strategy.records import Strategy
 
@@ -17,48 +19,78 @@ from meshwright.strategy.records import Strategy
 # two uneven stages can exceed it by 22 % (tests/test_search_brute.py has one); a plan behind the band is
 # found only where it is the best without some technique (docs/decisions.md).
 BAND = 0.05
+TOP = 10  # plans that are kept whatever is asked
 MOST_PASSES = 300_000  # of all pipelines of a search together: a second or two
+Steps = dict[Strategy, float | None]  # simulated seconds; None where no simulation was possible
 
 
-def rerank(request: Request, found: Scan) -> int:
-    """Put what `found` keeps in order by simulated steps; how many plans were simulated.
+def searches(
+    asked: Sequence[tuple[Request, int]],
+    space: Space,
+    *,
+    slack: float | None = None,
+    progress: Callable[[float, float], None] | None = None,
+) -> list[Scan]:
+    """Several (request, top) searched as `scans` does, plans near the best in order of their simulated steps.
+
+    Whatever is asked, as many plans are looked at, so that the first is the same for every `top`.
+    """
+    wanted = [(request, max(top, TOP), TECHNIQUES) for request, top in asked]
+    found = scans(wanted, space, slack=slack, band=BAND, progress=progress)
+    for (request, _), one in zip(asked, found):
+        rerank(request, one)
+    return found
+
+
+def rerank(request: Request, found: Scan) -> None:
+    """Put what `found` keeps in order by simulated steps.
 
     A plan without a pipeline is what its closed form says. Others are simulated, the fastest first, until
-    together they have more passes than MOST_PASSES; what is left keeps its closed form.
+    together they have more passes than MOST_PASSES; then those that are told (the `top`, and the best without
+    each technique) until all of these are.
     """
     lists = [found.shortlist, *found.without.values()]
     kept = [plan for some in lists for plan in some.plans] + list(found.of_kind.values())
     distinct = {plan.strategy: plan for plan in sorted(kept, key=lambda plan: plan.step_time_s)}
-    seconds = _seconds(request, distinct.values())
-
-    def timed(plan: Candidate) -> Candidate:
-        return replace(plan, simulated_s=seconds.get(plan.strategy))
-
-    for some in lists:
-        some.plans = [timed(plan) for plan in some.plans]
-    found.of_kind = {axes: timed(plan) for axes, plan in found.of_kind.items()}
     # What is kept for want of a technique may come before plans that were nearer by their closed forms.
-    found.shortlist.plans = ranked((timed(plan) for plan in distinct.values()), len(distinct))
-    for some in found.without.values():
-        some.plans = ranked(some.plans, len(some.plans))
-    return sum(int(plan.pp) > 1 for plan in seconds)
+    whole = [list(distinct.values()), *(some.plans for some in found.without.values())]
+    steps: Steps = {}
+    wanted = _affordable(request, distinct.values())
+    while True:
+        steps |= _simulated(request, wanted)
+        for some, plans in zip(lists, whole):
+            some.plans = ranked(_timed(plans, steps), len(plans))
+        found.of_kind = dict(zip(found.of_kind, _timed(found.of_kind.values(), steps)))
+        told = [*found.best[: found.shortlist.top], *(one for some in lists for one in some.plans[:1])]
+        wanted = [plan for plan in told if plan.strategy not in steps]
+        if not wanted:
+            break
+    found.reranked = sum(int(plan.pp) > 1 for plan, step in steps.items() if step is not None)
 
 
-def _seconds(request: Request, plans: Iterable[Candidate]) -> dict[Strategy, float]:
-    """Seconds of a step of each strategy that is simulated or has no pipeline."""
-    r, left = request, MOST_PASSES
-    known = {plan.strategy: plan.step_time_s for plan in plans if plan.strategy.pp == 1}
-    asked: list[Strategy] = []
-    graphs = set()
+def _timed(plans: Iterable[Candidate], steps: Steps) -> list[Candidate]:
+    return [replace(plan, simulated_s=steps.get(plan.strategy)) for plan in plans]
+
+
+def _affordable(request: Request, plans: Iterable[Candidate]) -> list[Candidate]:
+    """The first of the plans, until they have too many passes; those that share a pipeline have them once."""
+    left, graphs = MOST_PASSES, set()
+    found: list[Candidate] = []
     for plan in plans:
-        if plan.strategy.pp == 1:
-            continue
-        graph, count = passes(r.work, plan.strategy)
-        if graph not in graphs:
-            left -= count
+        if int(plan.strategy.pp) > 1:
+            graph, count = passes(request.work, plan.strategy)
+            if graph not in graphs:
+                left -= count
+                graphs.add(graph)
             if left < 0:
                 break
-            graphs.add(graph)
-        asked.append(plan.strategy)
-    times = step_times(r.model, r.cluster, r.work, asked, r.profile).tolist()
-    return known | {s: float(t) for s, t in zip(asked, times) if isfinite(t)}
+        found.append(plan)
+    return found
+
+
+def _simulated(request: Request, plans: list[Candidate]) -> Steps:
+    """Simulated seconds of each; a plan without a pipeline has its closed form's."""
+    r, piped = request, [plan.strategy for plan in plans if int(plan.strategy.pp) > 1]
+    known: Steps = {plan.strategy: plan.step_time_s for plan in plans}
+    times = step_times(r.model, r.cluster, r.work, piped, r.profile).tolist()
+    return known | {s: t if isfinite(t) else None for s, t in zip(piped, times)}

@@ -64,6 +64,7 @@ class Scan:
     capacity_bytes: float = 0.0
     searched: int = 0
     feasible: int = 0
+    reranked: int = 0  # plans put in order by their simulated pipelines
     rejected: Counter[str] = field(default_factory=Counter)
     bounded: Counter[str] = field(default_factory=Counter)
 

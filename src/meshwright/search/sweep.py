@@ -10,13 +10,14 @@ of all points between a slow and a fast corner:
 * the same holds among strategies that use as many axes, of which only the fastest is asked for.
 
 What is left is evaluated at corners of ever smaller boxes, down to single points. Nothing that could matter
-at a point is missing from its pool, so the answer is that of a search of its own.
+at a point is missing from its pool, so the answer is that of a search of its own. All this goes by closed
+forms; what they leave near the best of a point is then simulated (`settle`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -26,32 +27,14 @@ from meshwright.errors import Diagnostic, InputError
 from meshwright.search.bounds import Request
 from meshwright.search.plan import Ranked, raise_faults, ranked_plan
 from meshwright.search.pool import FloatArray, Pool, Times, pool_of
-from meshwright.search.ranking import SAME, Candidate, ranked, simplicity
-from meshwright.search.scan import Keep, Scan, scan
+from meshwright.search.ranking import SAME, ranked
+from meshwright.search.rerank import BAND
+from meshwright.search.scan import MOST_NEAR, Keep, Scan, scans
+from meshwright.search.settle import Index, Outcome, settle, settled
 from meshwright.search.space import Space, build
 
-Index = tuple[int, ...]
 WIDEST = 1.25  # slow over fast best time up to which one pass over the space collects a pool for a box
 _ROUNDED = 1.0 + 1e-9  # sums are rounded
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a point has: the best plan, the fastest for each number of axes among those within slack, and the
-    nearest miss where nothing fits. `pooled` says whether a search of its own was spared."""
-
-    best: Candidate | None
-    of_kind: dict[int, Candidate] = field(default_factory=dict)
-    nearest: Candidate | None = None
-    pooled: bool = False
-
-    def simplest(self, slack: float) -> Candidate | None:
-        """The fastest plan with the fewest axes that is slower than the best by no more than `slack`."""
-        if self.best is None:
-            return None
-        bar = self.best.step_time_s * (1.0 + slack)
-        near = [c for c in (self.best, *self.of_kind.values()) if c.step_time_s <= bar]
-        return min(near, key=lambda c: (simplicity(c.strategy)[0], c.step_time_s, simplicity(c.strategy)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +53,19 @@ class Grid:
 
 def fresh(request: Request, space: Space, slack: float) -> Outcome:
     """A search of one point."""
-    return _outcome_of(scan(request, space, top=1, techniques=(), slack=slack))
+    return settled(request, _by_closed_forms(request, space, slack), slack)
+
+
+def _by_closed_forms(request: Request, space: Space, slack: float) -> Outcome:
+    """The same before anything is simulated."""
+    (found,) = scans([(request, 1, ())], space, slack=slack, band=BAND)
+    return _outcome_of(found)
 
 
 def _outcome_of(found: Scan) -> Outcome:
     """What a search found."""
-    return Outcome(found.best[0] if found.best else None, found.of_kind, found.nearest)
+    best = found.best[0] if found.best else None
+    return Outcome(best, found.of_kind, found.nearest, tuple(found.best))
 
 
 def solve(grid: Grid, progress: Callable[[], None] = lambda: None) -> dict[Index, Outcome]:
@@ -88,7 +78,7 @@ def solve(grid: Grid, progress: Callable[[], None] = lambda: None) -> dict[Index
     solver = _Solver(grid, space, progress)
     last = tuple(n - 1 for n in grid.shape())
     solver.box((0,) * len(last), last, None, None)
-    return solver.found
+    return settle(grid.requests, solver.found, grid.slack)
 
 
 class _Solver:
@@ -131,14 +121,16 @@ class _Solver:
         """All that can matter between a point with the outcome `slow` and a fast corner, and its times at the
         corner, whose outcome the same search finds; none where the two are too far apart."""
         known, slack = self.found.get(fast), self.grid.slack
+        reach = 1.0 + max(slack, BAND)
         if slow.best is None:
             return None, None
         if known is not None and (
             known.best is None or slow.best.step_time_s > WIDEST * known.best.step_time_s
         ):
             return None, None
-        keep = Keep(slow.best.step_time_s * (1.0 + slack) * _ROUNDED, WIDEST * (1.0 + slack) * _ROUNDED)
-        collected = scan(self.grid.requests[fast], self.space, top=1, techniques=(), slack=slack, keep=keep)
+        keep = Keep(slow.best.step_time_s * reach * _ROUNDED, WIDEST * reach * _ROUNDED)
+        request = self.grid.requests[fast]
+        (collected,) = scans([(request, 1, ())], self.space, slack=slack, keep=keep, band=BAND)
         self._record(fast, _outcome_of(collected))
         return pool_of(collected.pool) if collected.pool else (None, None)
 
@@ -150,7 +142,7 @@ class _Solver:
             return self.found[index], times
         request = self.grid.requests[index]
         if pool is None:
-            self._record(index, fresh(request, self.space, self.grid.slack))
+            self._record(index, _by_closed_forms(request, self.space, self.grid.slack))
             return self.found[index], None
         if index in self.found:
             return self.found[index], None
@@ -181,11 +173,11 @@ def _useful(pool: Pool, at_fast: Times, slow: Outcome, slack: float) -> tuple[Po
 def _bars(slow: Outcome, pool: Pool, slack: float) -> FloatArray:
     """Seconds above which a strategy of the pool, at the fast corner, can matter nowhere in the box, [n]."""
     assert slow.best is not None
-    near = slow.best.step_time_s * (1.0 + slack)
-    bars = np.full(len(pool), near)
+    best = slow.best.step_time_s
+    bars = np.full(len(pool), best * (1.0 + slack))
     for axes, fastest in slow.of_kind.items():
-        bars[pool.axes == axes] = min(near, fastest.step_time_s)
-    return bars * _ROUNDED
+        bars[pool.axes == axes] = min(best * (1.0 + slack), fastest.step_time_s)
+    return np.asarray(np.maximum(bars, best * (1.0 + BAND)) * _ROUNDED)
 
 
 def _outcome(pool: Pool, times: Times) -> Outcome:
@@ -196,12 +188,15 @@ def _outcome(pool: Pool, times: Times) -> Outcome:
         return Outcome(None, pooled=True)
     ties = np.flatnonzero(step <= least * (1.0 + SAME))
     (best,) = ranked([pool.candidate(int(i), times) for i in ties], 1)
+    near = np.flatnonzero(step <= least * (1.0 + BAND))
+    near = near[np.argsort(step[near], kind="stable")][:MOST_NEAR]
     of_kind = {}
     for axes in np.unique(pool.axes):
         among = np.where(pool.axes == axes, step, np.inf)
         if np.isfinite(among.min()):
             of_kind[int(axes)] = pool.candidate(int(among.argmin()), times)
-    return Outcome(best, of_kind, pooled=True)
+    plans = tuple(pool.candidate(int(i), times) for i in near)
+    return Outcome(best, of_kind, near=plans, pooled=True)
 
 
 @dataclass(frozen=True, slots=True)

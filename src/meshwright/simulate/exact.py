@@ -162,6 +162,7 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
         peak_stage=fullest,
         kept_bytes=by_stage[fullest].kept_bytes,
         by_stage=by_stage,
+        closed_form=whole,
     )
     m = int(found.microbatches[0])
     terms = tree(evaluation, found.ranks, m, strategy, work, host, waits, slow, formulas=_FORMULAS)

@@ -27,6 +27,7 @@ from meshwright.work import Work
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
+MOST_PASSES = 300_000  # that a plan is simulated with: a second or two
 _WHOLE = 30_000  # passes of a pipeline that is simulated from its first microbatch to its last
 _ROUNDS = 3  # microbatches a rank after which a pipeline is full and has begun to drain, in pp
 _STEPS = 3  # steps in a row after which ranks are as far apart as they stay
@@ -36,7 +37,7 @@ def step_times(
     model: Model, cluster: Cluster, work: Work, strategies: Sequence[Strategy], profile: Profile
 ) -> Array:
     """Seconds of a step of each strategy (plain numbers), [n], as `exact` says; NaN where the schedule does
-    not exist for its numbers.
+    not exist for its numbers, or has more than MOST_PASSES passes.
 
     Strategies that share a schedule, pp and vpp are evaluated together. Of very many microbatches a few
     rounds are simulated and the rest added at the pace of the last one: exact where the slowest stage sets
@@ -44,7 +45,9 @@ def step_times(
     """
     seconds = np.full(len(strategies), np.nan)
     pipelines: dict[tuple[str, bool, int, int], list[tuple[IntArray, Costs]]] = {}
-    for places, found in _costs(model, cluster, work, strategies, profile):
+    able = [i for i, s in enumerate(strategies) if passes(work, s)[1] <= MOST_PASSES]
+    for own, found in _costs(model, cluster, work, [strategies[i] for i in able], profile):
+        places = np.array(able)[own]
         one = strategies[places[0]]
         key = (one.schedule, one.moe_balance == HOLDS_ALL, found.pp, found.vpp)
         pipelines.setdefault(key, []).append((places, found))

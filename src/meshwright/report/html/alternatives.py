@@ -93,7 +93,6 @@ def plans(report: Report) -> dict[str, Any]:
             "this": plan.strategy == report.estimate.strategy,
             "tied": search.tied(plan) and len(search.plans) > 1,
             "step": seconds(plan.step_time_s),
-            "simulated": seconds(plan.ranked_s),
             "rate": number(plan.tokens_per_s_per_chip),
             "mfu": share(plan.mfu),
             "memory": gib(float(plan.evaluation.peak_bytes) / GIB),

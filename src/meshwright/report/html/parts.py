@@ -128,7 +128,7 @@ def pipeline(report: Report) -> dict[str, Any]:
         "legend": [(f"p-{k}", {**PASSES, **AFTER}[k]) for k in kinds],
         "drawings": drawn,
         "step": seconds(float(exact.evaluation.step_time_s)),
-        "closed": seconds(report.estimate.step_time_s),
+        "closed": seconds(float(report.estimate.closed_form.step_time_s)),
         "passes": count(len(exact.timeline.network.kind)),
         "causes": [c.removesuffix("_s").replace("_", " ") for c in CAUSES],
         "rows": [_rank_row(exact, rank) for rank in ranks],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 BAR = 24
 BAR_COLUMN = ""  # its header
+APART = 0.005  # share by which a closed form differs visibly from a simulated step
 _SHOWS = 0.01  # share of the step or of the memory from which a way of balancing experts is told in a line
 TIME_MEANS = {
     "compute": "the layers' own work",
@@ -170,7 +171,8 @@ def print_balance_line(found: Estimate, console: Console) -> None:
 def print_simulated(found: Estimate, console: Console) -> None:
     """What the simulated pipeline adds: which rank, its bubble by cause, and the closed forms beside it."""
     exact, closed = found.simulated, found.closed_form
-    if exact is None or closed is None:
+    if exact is None:
+        _print_closed(found, console)
         return
     from meshwright.report.simulated import bubble_json
 
@@ -186,6 +188,18 @@ def print_simulated(found: Estimate, console: Console) -> None:
     console.print(f"in flight   {flight} microbatches a rank at the fullest moment")
     step, peak = units.seconds_text(closed.step_time_s), units.bytes_text(closed.peak_bytes)
     console.print(f"closed form {step} a step, {peak} a chip")
+
+
+def _print_closed(found: Estimate, console: Console) -> None:
+    """The closed form beside a simulated step from which it differs visibly."""
+    closed = float(found.closed_form.step_time_s)
+    apart = closed / found.step_time_s - 1.0
+    if abs(apart) >= APART:
+        console.print()
+        console.print(
+            f"pipeline    simulated pass by pass; its closed form alone says {units.seconds_text(closed)} "
+            f"({apart:+.1%})"
+        )
 
 
 def print_run(found: Estimate, console: Console) -> None:

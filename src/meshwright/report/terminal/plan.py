@@ -87,9 +87,8 @@ def _ranking(found: Plan, shown: int, *, together: bool = False) -> Table:
     values = {name: [_word(getattr(p.strategy, name)) for p in plans] for name in _SHOWN}
     differ = [name for name in _SHOWN if len(set(values[name])) > 1]
     same = [f"{name} {values[name][0]}" for name in _SHOWN if name not in differ and values[name][0] != "1"]
-    simulated = any(plan.simulated_step_time_s is not None and plan.strategy.pp > 1 for plan in plans)
     columns = ("differ in",) if together else tuple(f">{_SHORT.get(name, name)}" for name in differ)
-    figures = (">step", *((">simulated",) if simulated else ()), ">tokens/s/chip", ">MFU", ">memory")
+    figures = (">step", ">tokens/s/chip", ">MFU", ">memory")
     table = plain_table(
         ">", *columns, *figures, title=f"plans, best first by {found.objective}",
         caption=f"in all of them: {', '.join(same)}{_ties(found, plans)}",
@@ -102,7 +101,6 @@ def _ranking(found: Plan, shown: int, *, together: bool = False) -> Table:
             f"{'=' if found.tied(plan) and len(plans) > 1 else ''}{i + 1}",
             *([", ".join(said)] if together else cells),
             units.seconds_text(plan.step_time_s),
-            *((units.seconds_text(plan.ranked_s),) if simulated else ()),
             units.number_text(plan.tokens_per_s_per_chip),
             units.percent_text(plan.mfu),
             units.bytes_text(plan.evaluation.peak_bytes),

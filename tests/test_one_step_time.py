@@ -1,0 +1,83 @@
+"""The same question through every verb: the same best plan, and one step time of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshwright
+from meshwright import api, reporting
+from meshwright.report.records import Plan
+
+# By closed forms alone a plan without a pipeline would be best; the simulated one has four stages.
+MODEL, ON = "qwen3-32b", "16xh100"
+WORK: dict[str, Any] = {"seq_len": 8192, "global_batch_size": 32}
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    found = api.plan(MODEL, ON, **WORK, top=3)
+    assert found.best is not None
+    assert found.best.strategy.pp > 1
+    assert any(said.text.startswith("By closed forms alone") for said in found.why)
+    return found
+
+
+def same(found: api.Estimate | None, plan: Plan) -> None:
+    assert found is not None
+    assert plan.best is not None
+    assert found.strategy == plan.best.strategy
+    assert found.step_time_s == pytest.approx(plan.best.step_time_s, rel=1e-12)
+    assert sum(found.evaluation.time_s.values()) == pytest.approx(found.step_time_s, rel=1e-12)
+    assert min(found.evaluation.time_s.values()) >= 0
+
+
+def test_the_saved_plan_is_estimated_explained_and_compared_alike(plan: Plan, tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    assert plan.best is not None
+    api.save(plan.best, file)
+    same(api.estimate(file), plan)
+    same(api.estimate(file, exact=True), plan)
+    same(api.explain(file).estimate, plan)
+    same(api.compare(file, file).sides[0], plan)
+    same(reporting.report(file, quick=True, pareto=False).estimate, plan)
+
+
+def test_the_terms_add_up_to_the_step(plan: Plan) -> None:
+    assert plan.best is not None
+    terms = plan.best.evaluation.terms
+    assert terms is not None
+    for path, term in terms.walk():
+        if term.combine == "sum" and term.children:
+            total = sum(float(child.value) for child in term.children)
+            assert total == pytest.approx(float(term.value), rel=1e-9, abs=1e-9), path
+    assert dict(terms.walk())["step.time"].value == plan.best.step_time_s
+
+
+def test_a_sweep_of_one_point_has_the_plan(plan: Plan) -> None:
+    swept = meshwright.sweep(MODEL, ON, **WORK, over={"cluster.scale_out_gbits_s": [400]})
+    same(swept.points[0].best, plan)
+
+
+def test_improve_finds_the_plan(plan: Plan) -> None:
+    same(api.improve(MODEL, ON, **WORK, tp=8, recompute="full").best, plan)
+
+
+def test_the_guide_compares_with_the_plan(plan: Plan) -> None:
+    answer = api.guide(MODEL, ON, **WORK, compare=True).answer
+    assert answer is not None
+    assert answer.compared is not None
+    same(answer.compared.best, plan)
+
+
+def test_the_report_is_of_the_plan(plan: Plan) -> None:
+    found = reporting.report(MODEL, ON, **WORK, quick=True)
+    same(found.estimate, plan)
+    assert found.simulated is not None
+    assert found.simulated.evaluation.step_time_s == pytest.approx(found.estimate.step_time_s, rel=1e-12)
+
+
+def test_the_largest_batch_of_a_list_of_one_has_the_plan(plan: Plan) -> None:
+    same(api.largest("global_batch", MODEL, ON, seq_len=8192, up_to=32).plan, plan)
