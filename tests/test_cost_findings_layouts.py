@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from meshwright.cost import step
+from meshwright.cost import times
 from meshwright.cost.step import evaluate
 from published_runs import GPT_175B, Run, close, gpt
 
@@ -97,9 +97,9 @@ def test_messages_are_scattered_over_tensor_ranks(monkeypatch: pytest.MonkeyPatc
                 GPT_175B, "96xa100", 2048, 96, framework="megatron-lm", tp=8, pp=12, vpp=chunks
             ).seconds
 
-        scattered, hop = seconds(), step.hop_seconds
+        scattered, hop = seconds(), times.hop_seconds
         with monkeypatch.context() as patch:
-            patch.setattr(step, "hop_seconds", lambda *given, **how: 8.0 * hop(*given, **how))
+            patch.setattr(times, "hop_seconds", lambda *given, **how: 8.0 * hop(*given, **how))
             return seconds() / scattered - 1.0
 
     assert 0.0 < lost(2) < lost(4) < lost(8)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.cost import step
+from meshwright.cost import tables
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.rows import added
 from meshwright.cost.step import evaluate
@@ -64,11 +64,11 @@ def test_parts_change_nothing(words: dict[str, Any], monkeypatch: pytest.MonkeyP
     n = len(strategies.dp)
     assert n > 200
     whole = numbers(evaluate(MODEL, CLUSTER, WORK, strategies, PROFILE))
-    monkeypatch.setattr(step, "CHUNK", 64)
+    monkeypatch.setattr(tables, "CHUNK", 64)
     # Pipelines that are frequent have parts of their own, others share: both are there.
     often = np.bincount(strategies.pp * strategies.vpp)
-    monkeypatch.setattr(step, "ALIKE", int(np.median(often[often > 0])))
-    monkeypatch.setattr(step, "OFTEN", 0.0)
+    monkeypatch.setattr(tables, "ALIKE", int(np.median(often[often > 0])))
+    monkeypatch.setattr(tables, "OFTEN", 0.0)
     parts = numbers(evaluate(MODEL, CLUSTER, WORK, strategies, PROFILE))
     for name, values in whole.items():
         np.testing.assert_allclose(parts[name], values, rtol=1e-12, err_msg=name)

@@ -18,7 +18,8 @@ from meshwright.cost import schedule
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.flops import split_weights
 from meshwright.cost.rows import candidates
-from meshwright.cost.step import evaluate, shared
+from meshwright.cost.step import evaluate
+from meshwright.cost.tables import shared
 from meshwright.errors import InputError
 from meshwright.hardware.cluster import parse
 from meshwright.model.params import block_params

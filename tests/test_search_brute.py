@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from meshwright import checks
 from meshwright.cost.rows import candidates, layer_table
-from meshwright.cost.step import evaluate, shared
+from meshwright.cost.step import evaluate
+from meshwright.cost.tables import shared
 from meshwright.hardware.cluster import parse
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.profiles.load import load

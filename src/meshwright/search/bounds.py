@@ -17,7 +17,7 @@ from meshwright.cost.rows import LayerTable, layer_table
 from meshwright.cost.schedule import load as load_schedule
 from meshwright.cost.stages import Layers, Stages
 from meshwright.cost.states import host_step_seconds, update_bytes
-from meshwright.cost.step import Shared
+from meshwright.cost.tables import Shared
 from meshwright.hardware.records import Cluster
 from meshwright.model.params import block_params, embedding_params, head_params
 from meshwright.model.records import Model

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.rows import candidates
-from meshwright.cost.step import evaluate, shared
+from meshwright.cost.step import evaluate
+from meshwright.cost.tables import shared
 from meshwright.search.bounds import Request
 from meshwright.search.ranking import NUMBERS, Candidate, axes_used
 from meshwright.strategy.records import Strategy

@@ -18,7 +18,8 @@ from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.flops import model_flops
 from meshwright.cost.rows import candidates
 from meshwright.cost.schedule import load as load_schedule
-from meshwright.cost.step import Shared, evaluate, shared
+from meshwright.cost.step import evaluate
+from meshwright.cost.tables import Shared, shared
 from meshwright.search.bounds import (
     Held,
     Request,

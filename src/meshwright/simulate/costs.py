@@ -7,21 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost import balance, data_parallel, host_link, schedule
-from meshwright.cost.adapters import trained_share
+from meshwright.cost import balance, host_link, schedule
+from meshwright.cost.exchange import beside
 from meshwright.cost.flops import split_weights
-from meshwright.cost.groups import Groups, groups
+from meshwright.cost.groups import Groups
 from meshwright.cost.host_link import Copies
 from meshwright.cost.rows import SUMS, LayerTable, candidates
 from meshwright.cost.stages import Layers, Stages, classes_of_ranks, over_ranks, stage_costs
-from meshwright.cost.step import (
-    Shared,
-    flattened,
-    hop_seconds,
-    numbers_over_classes,
-    shared,
-    size_of,
-)
+from meshwright.cost.tables import Shared, exchanged, flattened, numbers_over_classes, shared, size_of
+from meshwright.cost.times import hop_seconds
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
@@ -112,9 +106,7 @@ def costs(
     known = known.laid(model, flat_work, flat, many)
     plan = schedule.load(strategy.schedule)
     lines = known.lines.held(plan.PARAMETERS_HELD)
-    sent = groups(
-        cluster, flat_work, flat, by_class, lines, known.where, many, trained_share(model, strategy.finetune)
-    )
+    sent = exchanged(model, cluster, flat_work, flat, by_class, known, many)
     layers = Layers(lines, known.where, known.layers, known.layers.grid.places)
     classes = stage_costs(model, flat, lines, known.where, layers)
     pp, vpp = int(np.ravel(flat.pp)[0]), int(np.ravel(flat.vpp)[0])
@@ -127,15 +119,7 @@ def costs(
     traffic = sent.traffic()
     spread = (n, classes.multiplicity.shape[1])
     fetch = np.broadcast_to(traffic.fetch, spread) / plan.PARAMETERS_HELD
-    copies = host_link.copies(classes.offloaded, fetch, strategy, by_class.framework, cluster)
-    forward, backward = classes.cost["forward"], classes.cost["backward"]
-    weight = layers.summed("weight")
-    waits = copies.waits(forward, backward, weight, splits=plan.SPLITS_BACKWARD)
-    hiders = forward + waits.forward, backward + waits.backward
-    last = hiders[1]
-    if plan.SPLITS_BACKWARD:
-        last = data_parallel.last_passes(flat, last, weight + waits.weight)
-    exchange = data_parallel.exposed(traffic, *hiders, last, m[:, None], by_class, work.options)
+    _, exchange = beside(classes, layers, traffic, m[:, None], flat, by_class, work.options, cluster)
     counts, _ = balance.exchange(
         model, flat, by_class, lines.counts, known.where.pair, sent.spans(), m[:, None]
     )

@@ -13,7 +13,8 @@ from meshwright.cost import memory
 from meshwright.cost.balance import HOLDS_ALL
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.memory_by_stage import told
-from meshwright.cost.step import evaluate, slow_rank_seconds, straggler_share
+from meshwright.cost.step import evaluate
+from meshwright.cost.times import slow_rank_seconds, straggler_share
 from meshwright.cost.tree import tree
 from meshwright.errors import Diagnostic, InputError
 from meshwright.hardware.records import Cluster

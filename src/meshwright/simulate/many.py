@@ -13,7 +13,8 @@ import numpy.typing as npt
 from meshwright.cost import schedule
 from meshwright.cost.balance import HOLDS_ALL
 from meshwright.cost.rows import candidates
-from meshwright.cost.step import shared, straggler_share
+from meshwright.cost.tables import shared
+from meshwright.cost.times import straggler_share
 from meshwright.errors import InputError
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model

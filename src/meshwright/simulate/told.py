@@ -8,8 +8,9 @@ from math import isfinite, nan
 from typing import Any
 
 from meshwright.cost.evaluation import Evaluation
-from meshwright.cost.step import evaluate, straggler_share
+from meshwright.cost.step import evaluate
 from meshwright.cost.terms import Term
+from meshwright.cost.times import straggler_share
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
