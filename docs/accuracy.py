@@ -4,7 +4,7 @@
 chip by a fit that never saw it (from the linearisation at the shipped numbers), and lists the twenty worst
 runs: what their predicted step is made of, and what was found where one was looked into. Errors of sources
 left out also make `error_bands.csv`, the intervals around estimates, and `left_out.csv`, which `validate`
-shows. Takes minutes.
+shows; those of peaks make `memory_bands.csv`. Takes minutes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from meshwright.calibrate.statistics import pooled
 from meshwright.calibrate.validate import EXPERTS, validate
 
 PAGE = Path(__file__).parent / "accuracy.md"
-BANDS = Path(bands.__file__).parent / "error_bands.csv"
+BANDS = Path(bands.__file__).parent / bands.TIME
+MEMORY_BANDS = BANDS.parent / bands.MEMORY
 LEFT_OUT = Path(unseen.__file__).parent / "left_out.csv"
 READINGS = Path(__file__).parent / "accuracy_readings.csv"  # part of a run's id, and what was found of it
 TABLES = ("training", "training-small-one-node", "memory", "memory-small")
@@ -101,6 +102,21 @@ READ_OFF = (
     "foundation-model-stack/fms-acceleration", "PrimeIntellect-ai/prime-rl", "modelscope/ms-swift",
     "AnswerDotAI/fsdp_qlora", "bigscience-workshop/bigscience", "QwenLM/Qwen", "https",
 )  # fmt: skip
+
+
+def write_memory_bands() -> None:
+    """Residuals of every peak of the training and memory tables, as `memory_bands.csv`.
+
+    No number of memory is fitted, so no run has to be left out.
+    """
+    apart = [
+        (labels["framework"], labels["architecture"], row.source, math.log(row.predicted / row.measured))
+        for name in ("training", "memory")
+        for row in validate(rows.shipped(name)).rows  # type: ignore[arg-type]
+        if row.metric == "peak_memory_gib" and row.predicted
+        for labels in (dict(row.labels),)
+    ]
+    bands.write(MEMORY_BANDS, apart, datetime.now(tz=UTC).date().isoformat())
 
 
 def memory() -> str:
@@ -186,6 +202,7 @@ def left_out() -> str:
 
 
 if __name__ == "__main__":
+    write_memory_bands()
     PAGE.write_text(
         "# Accuracy\n\nWritten by `python docs/accuracy.py`; errors are of predicted against measured, runs "
         "marked suspect apart.\n\n" + summary() + "\n\n" + memory() + "\n\n" + left_out() + "\n",

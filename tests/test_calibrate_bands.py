@@ -65,3 +65,13 @@ def test_every_estimate_has_an_interval_around_it() -> None:
     assert one.interval_s[0] <= one.step_time_s <= one.interval_s[1]
     assert one.json()["plan"]["step_time_interval_s"] == list(one.interval_s)
     assert interval("nobody's", model, 1.0) == interval("another's", model, 1.0)
+
+
+def test_every_estimate_has_an_interval_around_its_peak() -> None:
+    for low, high in bands.bands(bands.MEMORY).values():
+        assert 0.5 < low <= 1.0 <= high < 1.5
+    one = meshwright.estimate("llama-3.1-8b", "8xh100", seq_len=4096, global_batch_size=64, nearest=0)
+    assert one.interval_bytes is not None
+    low, high = one.interval_bytes
+    assert low <= float(one.evaluation.peak_bytes) <= high
+    assert one.json()["plan"]["memory"]["peak_interval_gib"] == [low / 2**30, high / 2**30]

@@ -9,7 +9,9 @@ import pytest
 
 import meshwright
 from meshwright import api, reporting
+from meshwright.cli.main import run
 from meshwright.report.records import Plan
+from meshwright.search.ranking import IDEA, axes_used
 
 # By closed forms alone a plan without a pipeline would be best; the simulated one has four stages.
 MODEL, ON = "qwen3-32b", "16xh100"
@@ -81,3 +83,36 @@ def test_the_report_is_of_the_plan(plan: Plan) -> None:
 
 def test_the_largest_batch_of_a_list_of_one_has_the_plan(plan: Plan) -> None:
     same(api.largest("global_batch", MODEL, ON, seq_len=8192, up_to=32).plan, plan)
+
+
+def test_the_list_shows_ways_to_split_the_work_and_the_simplest_that_is_tied(plan: Plan) -> None:
+    many = api.plan(MODEL, ON, **WORK)
+    splits = [tuple(getattr(p.strategy, name) for name in IDEA) for p in many.plans]
+    assert len(set(splits)) == len(many.plans) == 10
+    assert [p.step_time_s for p in many.plans] == sorted(p.step_time_s for p in many.plans)
+    assert many.plans[0].strategy == plan.plans[0].strategy
+    assert many.best is not None
+    simplest = min(axes_used(p.strategy) for p in many.plans if many.tied(p))
+    assert simplest < axes_used(many.best.strategy)
+    (said,) = (s for s in many.why if s.text.startswith("The simplest plan that is tied"))
+    assert said.values["step.time"] == many.best.step_time_s
+    assert f"does with {simplest} of the {axes_used(many.best.strategy)} axes" in said.text
+
+
+def test_a_plan_file_keeps_the_price_of_a_chip_hour(tmp_path: Path) -> None:
+    whole: dict[str, Any] = {"total_tokens": "1T", "nearest": 0}
+    priced = api.estimate("llama-3.1-8b", "8xh100", **WORK, **whole, zero=3, price_per_chip_hour=2.5)
+    file = tmp_path / "plan.yaml"
+    api.save(priced, file)
+    assert priced.run is not None
+    again, dearer = api.estimate(file), api.estimate(file, price_per_chip_hour=5)
+    assert again.run is not None
+    assert dearer.run is not None
+    assert again.run.cost_usd == pytest.approx(priced.run.cost_usd)
+    assert dearer.run.cost_usd == pytest.approx(2 * (priced.run.cost_usd or 0))
+
+
+def test_what_does_not_fit_names_the_way_to_what_does(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["llama-3.1-70b", "--on", "64xh100", "--seq-len", "8k", "--global-batch", "64"]
+    assert run(["estimate", *args]) == 0
+    assert "meshwright plan Llama-3.1-70B --on 64xh100 searches for it" in capsys.readouterr().out

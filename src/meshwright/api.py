@@ -79,7 +79,7 @@ def estimate(
         framework=framework, overrides=overrides, profile=profile, strategy=strategy,
     )  # fmt: skip
     return estimating.estimated(
-        request, price_per_chip_hour=price(price_per_chip_hour), nearest=nearest, exact=exact
+        request, price_per_chip_hour=request.price(price(price_per_chip_hour)), nearest=nearest, exact=exact
     )
 
 
@@ -129,7 +129,9 @@ def plan(
         request, objective=objective, slack=slack, deadline=deadline, chips_up_to=chips_up_to, pareto=pareto,
         target=target,
     )  # fmt: skip
-    found = planning.plan(request, asked, planning.Ask(top, nearest, price(price_per_chip_hour), progress))
+    found = planning.plan(
+        request, asked, planning.Ask(top, nearest, request.price(price(price_per_chip_hour)), progress)
+    )
     return found if show_space else replace(found, space=None)
 
 
@@ -359,7 +361,7 @@ def largest(
         asked.quantity, Asked(r.model, r.cluster.cluster, r.work, r.profile), r.strategy,
         up_to=asked.up_to, tokens_per_step=asked.tokens_per_step, progress=progress,
     )  # fmt: skip
-    return estimating.maximum(r, found, price(price_per_chip_hour))
+    return estimating.maximum(r, found, r.price(price(price_per_chip_hour)))
 
 
 @typed
@@ -380,7 +382,7 @@ def improve(
     from meshwright.search.bounds import Request as Asked
 
     asked = requests.read_arguments(model=model, cluster=cluster, **request)
-    price_per_chip_hour = price(price_per_chip_hour)
+    price_per_chip_hour = asked.price(price(price_per_chip_hour))
     base = estimating.estimated(asked, price_per_chip_hour=price_per_chip_hour, nearest=0)
     r = Asked(asked.model, asked.cluster.cluster, asked.work, asked.profile)
     near = neighbourhood.improve(r, base.strategy, base.evaluation, progress=progress)

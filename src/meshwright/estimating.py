@@ -73,6 +73,7 @@ def finished(
         diagnostics=tuple(found),
         nearest=near,
         interval_s=bands.interval(habits.name, request.model, float(evaluation.step_time_s)),
+        interval_bytes=bands.interval(habits.name, request.model, float(evaluation.peak_bytes), bands.MEMORY),
         price_per_chip_hour=price_per_chip_hour,
         moe_balance=ways,
     )

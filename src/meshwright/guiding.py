@@ -48,7 +48,7 @@ def guide(
     job = facts(request.model, request.cluster.cluster, request.work)
     asked, advice = shipped.path(job)
     mix = advice.recipe.mix(job)
-    beside = _compared(request, mix, price_per_chip_hour, progress) if compare else None
+    beside = _compared(request, mix, request.price(price_per_chip_hour), progress) if compare else None
     answer = Answer(
         request.model, request.cluster.cluster, request.work, request.derived, job, asked, advice, mix,
         tuple(shipped.outside(job)), beside,

@@ -40,6 +40,7 @@ def save(result: Estimate | Plan, path: str | Path, *, rank: int = 1) -> Estimat
         cluster=chosen.given.cluster,
         work=work | {"framework": f"{framework.name}@{framework.generation}"},
         strategy=strategy,
+        price_per_chip_hour=chosen.price_per_chip_hour,
         estimate={
             "version": __version__,
             "profile": as_json.profile_name(chosen),

@@ -1,7 +1,8 @@
-"""How far predicted step times are from measured ones: the interval around an estimate.
+"""How far predicted step times and peaks are from measured ones: the intervals around an estimate.
 
-Quantiles of ln(predicted / measured) over published runs, each predicted by a fit that saw no run of its
-source, by framework and architecture. `error_bands.csv` holds them; `docs/accuracy.py` writes it.
+Quantiles of ln(predicted / measured) over published runs, by framework and architecture. Times are predicted
+by a fit that saw no run of their source; peaks are not fitted, and are compared in the sense that their
+source prints. `error_bands.csv` and `memory_bands.csv` hold them; `docs/accuracy.py` writes both.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ ENOUGH = (20, 3)  # runs and sources below which a group says too little, and a 
 ANY = "any"
 COLUMNS = ("framework", "architecture", "low", "high", "n_runs", "n_sources", "date")
 Residual = tuple[str, str, str, float]  # framework, architecture, source, ln(predicted / measured)
-Band = tuple[float, float]  # factors on a predicted time
+Band = tuple[float, float]  # factors on a predicted time or peak
+TIME, MEMORY = "error_bands.csv", "memory_bands.csv"
 
 
 def architecture(model: Model) -> str:
@@ -36,13 +38,14 @@ def architecture(model: Model) -> str:
     return "moe" if moe else "dense"
 
 
-def interval(framework: str, model: Model, step_time_s: float) -> Band | None:
-    """Seconds between which INSIDE of the measured steps lie; None where nothing is known."""
-    table, kind = bands(), architecture(model)
+def interval(framework: str, model: Model, predicted: float, name: str = TIME) -> Band | None:
+    """Seconds (bytes with MEMORY) between which INSIDE of the measured steps (peaks) lie; None where nothing
+    is known."""
+    table, kind = bands(name), architecture(model)
     for key in ((framework, kind), (ANY, kind), (framework, ANY), (ANY, ANY)):
         if key in table:
             low, high = table[key]
-            return step_time_s * low, step_time_s * high
+            return predicted * low, predicted * high
     return None
 
 
@@ -52,9 +55,9 @@ def of_case(case: Case, step_time_s: float) -> Band | None:
 
 
 @cache
-def bands() -> Mapping[tuple[str, str], Band]:
+def bands(name: str = TIME) -> Mapping[tuple[str, str], Band]:
     """Factors by (framework, architecture)."""
-    text = files("meshwright.calibrate").joinpath("error_bands.csv").read_text(encoding="utf-8")
+    text = files("meshwright.calibrate").joinpath(name).read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {(r["framework"], r["architecture"]): (float(r["low"]), float(r["high"])) for r in rows}
 
@@ -86,7 +89,7 @@ def measured_bands(residuals: Iterable[Residual]) -> dict[tuple[str, str], tuple
 
 
 def write(path: Path, residuals: Iterable[Residual], date: str) -> None:
-    """Write `error_bands.csv`."""
+    """Write the bands of some residuals."""
     with path.open("w", encoding="utf-8", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
         out.writerow(COLUMNS)

@@ -89,3 +89,4 @@ class PlanGiven:
     work: dict[str, Any]
     strategy: dict[str, Any]
     estimate: dict[str, Any] = field(default_factory=dict)
+    price_per_chip_hour: float | None = None

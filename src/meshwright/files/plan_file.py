@@ -77,6 +77,7 @@ class PlanPart(Strict):
     cluster: str | dict[str, Any]
     work: WorkPart
     strategy: StrategyPart
+    price_per_chip_hour: float | None = Field(None, ge=0)
     estimate: EstimatePart | None = None
 
 
@@ -130,7 +131,10 @@ def plan_of(
         if name in strategy:
             strategy[name] = tuple(strategy[name])
     estimate = {} if top.estimate is None else top.estimate.model_dump()
-    return PlanGiven(model, data["model"], found, top.work.model_dump(exclude_none=True), strategy, estimate)
+    return PlanGiven(
+        model, data["model"], found, top.work.model_dump(exclude_none=True), strategy, estimate,
+        top.price_per_chip_hour,
+    )  # fmt: skip
 
 
 def _words(document: Document) -> list[Diagnostic]:
@@ -187,6 +191,7 @@ def write_plan(
     work: dict[str, Any],
     strategy: dict[str, Any],
     estimate: dict[str, Any],
+    price_per_chip_hour: float | None = None,
 ) -> None:
     """Write a plan file that `plan_of` reads back to the same plan; whole or not at all."""
     data: dict[str, Any] = {
@@ -196,6 +201,8 @@ def write_plan(
         "work": work,
         "strategy": strategy,
     }
+    if price_per_chip_hour is not None:
+        data["price_per_chip_hour"] = price_per_chip_hour
     if estimate:
         data["estimate"] = estimate
     write_text(path, dump(data))

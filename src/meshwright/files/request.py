@@ -36,6 +36,11 @@ class Request:
     strategy: dict[str, Any]
     derived: dict[str, Because] = field(default_factory=dict)
     batches: tuple[int, ...] = ()
+    price_per_chip_hour: float | None = None  # of a plan file
+
+    def price(self, given: float | None) -> float | None:
+        """US dollars for an hour of a chip: what is given, else what a plan file says."""
+        return self.price_per_chip_hour if given is None else given
 
     def works(self) -> tuple[Work, ...]:
         """One work for each global batch to try."""
@@ -121,7 +126,8 @@ def read(
     derived = dict(asked.derived)
     for name, value, because in machine.cluster.derived:
         derived[f"cluster.{name}"] = Because(value, because)
-    return Request(shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches)
+    paid = None if plan is None else plan.price_per_chip_hour
+    return Request(shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches, paid)
 
 
 WORK = (

@@ -197,6 +197,9 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
         "profile": profile_name(estimate),
         "memory": {
             "peak_gib": float(e.peak_bytes) / GIB,
+            "peak_interval_gib": None
+            if estimate.interval_bytes is None
+            else [nbytes / GIB for nbytes in estimate.interval_bytes],
             "capacity_gib": float(e.capacity_bytes) / GIB,
             "by_category_gib": by_category,
             "kept_gib": float(e.kept_bytes) / GIB,

@@ -16,8 +16,8 @@ from meshwright.search.bounds import Request
 from meshwright.search.derive import complete
 from meshwright.search.given import read_choices, stated
 from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
-from meshwright.search.ranking import SAME, Candidate, axes_used, differences
-from meshwright.search.rerank import searches
+from meshwright.search.ranking import SAME, TIED, Candidate, axes_used, differences, leading
+from meshwright.search.rerank import TOP, searches
 from meshwright.search.scan import Scan
 from meshwright.search.space import Space, build
 from meshwright.search.why import Sentence
@@ -101,7 +101,8 @@ def search(
     if found.searched == 0:
         raise_faults(request, fixed)
     best = _simplest_first(found, slack) if slack is not None else found.best
-    plans = tuple(ranked_plan(request, c) for c in best[: max(top, 2)])
+    shown = leading(best, max(top, TOP))[: max(top, 2)]
+    plans = tuple(ranked_plan(request, c) for c in shown)
     necessity = _necessity(found, plain[0] if plain else None)
     nearest = None if plans or found.nearest is None else ranked_plan(request, found.nearest)
     needs = sentences.needs(nearest.evaluation, cluster.n_chips) if nearest else ""
@@ -184,6 +185,11 @@ def _why(
     elif len(plans) > 1:
         first, second = plans[0], plans[1]
         said.append(sentences.runner_up(first.strategy, first.evaluation, second.strategy, second.evaluation))
+    near = [p for p in plans if p.seconds <= fastest.seconds * (1.0 + TIED)]
+    simplest = min(near, key=lambda p: (int(axes_used(p.strategy)), p.seconds))
+    if axes_used(simplest.strategy) < axes_used(plans[0].strategy):
+        first, other = plans[0], simplest
+        said.append(sentences.as_good(first.strategy, first.evaluation, other.strategy, other.evaluation))
     passed = min(best, key=lambda c: c.step_time_s)
     if passed.step_time_s < best[0].step_time_s * (1.0 - SAME):
         said.append(sentences.reordered(best[0], passed))

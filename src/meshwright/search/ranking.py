@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
 from typing import Any
@@ -15,6 +15,7 @@ from meshwright.strategy.records import DEGREES, Strategy
 FloatArray = npt.NDArray[np.float64]
 
 NUMBERS = (*DEGREES, "microbatch_size", "zero_group")
+IDEA = tuple(name for name in DEGREES if name != "vpp")  # how work is split; the rest are variants of it
 # Plans whose step times differ by less are not told apart. Of published pairs of layouts of one job, those
 # predicted within 3 % of each other are put in order no better than by chance, the others in 9 of 10 cases
 # (each job counted once; tests/test_accuracy.py).
@@ -124,6 +125,26 @@ def ranked(candidates: Iterable[Candidate], top: int) -> list[Candidate]:
                 twin.tied += tuple(s for s in extra if s not in known)
         start = stop
     return kept[:top]
+
+
+def leading(plans: Sequence[Candidate], top: int) -> list[Candidate]:
+    """`top` of the plans that show as many ideas as there are, in the order given: of plans with the same
+    degrees the first, and of all that are tied with the fastest the simplest. Variants fill up what is left.
+
+    >>> one = [Candidate(Strategy(dp=1, pp=2, vpp=v), 1.0 + v / 100, 0.0) for v in (1, 2, 3)]
+    >>> [c.strategy.vpp for c in leading([*one, Candidate(Strategy(dp=2), 1.04, 0.0)], 2)]
+    [1, 1]
+    """
+    if not plans:
+        return []
+    first: dict[tuple[int, ...], int] = {}
+    for i, plan in enumerate(plans):
+        first.setdefault(tuple(int(getattr(plan.strategy, name)) for name in IDEA), i)
+    bar = min(plan.seconds for plan in plans) * (1.0 + TIED)
+    tied = [i for i, plan in enumerate(plans) if plan.seconds <= bar]
+    simplest = min(tied, key=lambda i: (int(axes_used(plans[i].strategy)), plans[i].seconds))
+    chosen = dict.fromkeys([0, simplest, *first.values(), *range(len(plans))])
+    return [plans[i] for i in sorted(list(chosen)[:top])]
 
 
 def differences(kept: Strategy, other: Strategy) -> str:

@@ -8,7 +8,7 @@ from math import isfinite
 
 from meshwright.search.bounds import Request
 from meshwright.search.necessity import TECHNIQUES
-from meshwright.search.ranking import Candidate, ranked
+from meshwright.search.ranking import Candidate, leading, ranked
 from meshwright.search.scan import Scan, scans
 from meshwright.search.space import Space
 from meshwright.simulate.many import passes, step_times
@@ -61,7 +61,7 @@ def rerank(request: Request, found: Scan) -> None:
         for some, plans in zip(lists, whole):
             some.plans = ranked(_timed(plans, steps), len(plans))
         found.of_kind = dict(zip(found.of_kind, _timed(found.of_kind.values(), steps)))
-        told = [*found.best[: found.shortlist.top], *(one for some in lists for one in some.plans[:1])]
+        told = [*leading(found.best, found.shortlist.top), *(one for some in lists for one in some.plans[:1])]
         wanted = [plan for plan in told if plan.strategy not in steps]
         if not wanted:
             break

@@ -130,6 +130,17 @@ def simpler(best: Strategy, taken: Evaluation, fastest: Strategy, least: Evaluat
     return Sentence(said, ("step.time",), {"step.time": mine, "step.time.other": quickest})
 
 
+def as_good(best: Strategy, first: Evaluation, plain: Strategy, second: Evaluation) -> Sentence:
+    """The simplest plan that is tied with the best."""
+    least, mine = float(first.step_time_s), float(second.step_time_s)
+    said = (
+        f"The simplest plan that is tied with it ({', '.join(differs(best, plain))}) does with "
+        f"{int(axes_used(plain))} of the {int(axes_used(best))} axes beside dp, and takes "
+        f"{mine / least - 1.0:.2%} more, which the model cannot tell from nothing."
+    )
+    return Sentence(said, ("step.time",), {"step.time": least, "step.time.other": mine})
+
+
 def necessities(necessity: Sequence[Necessity]) -> list[Sentence]:
     """What the techniques in use buy."""
     needed = [n.without for n in necessity if n.loss_percent is None]

@@ -31,16 +31,18 @@ AFTER = {"exchange": "gradients and weights", "optimizer": "update"}
 def verdict(report: Report) -> dict[str, Any]:
     """Whether it fits and the figures that people quote."""
     e = report.estimate
-    low_high = ""
+    such = f" in {units.percent_text(bands.INSIDE, 0)} of such runs"
+    low_high, held = "", ""
     if e.interval_s is not None:
-        low_high = " to ".join(units.seconds_text(s) for s in e.interval_s)
-        low_high += f" in {units.percent_text(bands.INSIDE, 0)} of such runs"
+        low_high = " to ".join(units.seconds_text(s) for s in e.interval_s) + such
+    if e.interval_bytes is not None:
+        held = "; " + " to ".join(units.bytes_text(b) for b in e.interval_bytes) + such
     peak, room = float(e.evaluation.peak_bytes) / GIB, float(e.evaluation.capacity_bytes) / GIB
     figures: list[tuple[str, Shown, str]] = [
         ("step time", seconds(e.step_time_s), low_high),
         ("tokens a second and chip", number(e.tokens_per_s_per_chip), ""),
         ("MFU", share(e.mfu), "recompute not counted, causal attention half"),
-        ("memory of the fullest chip", gib(peak), f"of {units.bytes_text(room * GIB)}"),
+        ("memory of the fullest chip", gib(peak), f"of {units.bytes_text(room * GIB)}{held}"),
     ]
     run = e.run
     if run is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rich.text import Text
@@ -38,6 +39,8 @@ TIME_MEANS = {
 def print_estimate(found: Estimate, console: Console) -> None:
     """The whole estimate."""
     print_headline(found, console)
+    if not found.fits:
+        console.print(f"what fits   meshwright plan {_asked(found)} searches for it")
     print_tables(found, console)
     print_balance_line(found, console)
     print_simulated(found, console)
@@ -47,6 +50,13 @@ def print_estimate(found: Estimate, console: Console) -> None:
     if found.diagnostics:
         console.print()
         print_findings(found.diagnostics, console)
+
+
+def _asked(found: Estimate) -> str:
+    """Model and cluster as they were named."""
+    model, on = found.given.model, found.given.cluster
+    place = on if isinstance(on, str) else on.get("on")
+    return f"{model if isinstance(model, str) else 'MODEL'} --on {place or 'CLUSTER'}"
 
 
 def print_tables(found: Estimate, console: Console) -> None:
@@ -72,12 +82,8 @@ def print_headline(found: Estimate, console: Console) -> None:
     )
     console.print(f"{strategy_line(found.strategy)}")
     console.print()
-    console.print(verdict)
-    interval = ""
-    if found.interval_s is not None:
-        low, high = found.interval_s
-        inside = f"{units.percent_text(bands.INSIDE, 0)} of such runs"
-        interval = f" ({units.seconds_text(low)} to {units.seconds_text(high)}: {inside})"
+    console.print(verdict.append(_interval(found.interval_bytes, units.bytes_text), style="none"))
+    interval = _interval(found.interval_s, units.seconds_text)
     console.print(f"step time   {units.seconds_text(found.step_time_s)}{interval}")
     console.print(f"throughput  {units.number_text(found.tokens_per_s_per_chip)} tokens/s/chip")
     rate, dense = units.flops_text(found.model_flops_per_s_per_chip), units.flops_text(found.peak_flops)
@@ -87,6 +93,13 @@ def print_headline(found: Estimate, console: Console) -> None:
     )
     if float(e.recompute_s) > 0:
         console.print(f"HFU         {units.percent_text(found.hfu)}  (recompute counted)")
+
+
+def _interval(ends: tuple[float, float] | None, text: Callable[[float], str]) -> str:
+    """What measured runs were within, where it is known."""
+    if ends is None:
+        return ""
+    return f" ({text(ends[0])} to {text(ends[1])}: {units.percent_text(bands.INSIDE, 0)} of such runs)"
 
 
 def _bar(share: float) -> str:

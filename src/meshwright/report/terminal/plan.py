@@ -113,7 +113,10 @@ def _ties(found: Plan, plans: tuple[Estimate, ...]) -> str:
     many = sum(found.tied(p) for p in plans)
     if many < 2:
         return ""
-    return f"\n= tied: within {TIED:.0%} of the fastest, closer than this model tells plans apart"
+    return (
+        f"\n= tied: within {TIED:.0%} of the fastest, closer than this model tells plans apart; "
+        "plans that split the work alike stand behind the best of them"
+    )
 
 
 def _choices(found: Plan) -> Table:
