@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Literal
+from typing import Literal, TypeVar
 
+Read = TypeVar("Read")
 Severity = Literal["error", "warning", "note"]
 
 
@@ -31,6 +32,26 @@ class InputError(MeshwrightError):
     def __init__(self, *diagnostics: Diagnostic) -> None:
         self.diagnostics: tuple[Diagnostic, ...] = diagnostics
         super().__init__("; ".join(d.message for d in diagnostics))
+
+
+class Faults:
+    """Faults of the parts of something that is read, to be raised all at once."""
+
+    def __init__(self) -> None:
+        self.found: list[Diagnostic] = []
+
+    def part(self, read: Callable[[], Read]) -> Read | None:
+        """What `read` returns; None where it raises InputError, whose faults are kept."""
+        try:
+            return read()
+        except InputError as error:
+            self.found.extend(error.diagnostics)
+            return None
+
+    def raise_any(self) -> None:
+        """Raise what was found, each once."""
+        if self.found:
+            raise InputError(*dict.fromkeys(self.found))
 
 
 def did_you_mean(name: str, known: Sequence[str], n: int = 3) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import collectives
+from meshwright.cost.numbers import numbers
 from meshwright.cost.rows import over_classes
 from meshwright.model.params import mtp_blocks
 from meshwright.model.records import Block, Model, Moe
@@ -28,7 +29,6 @@ IntArray = npt.NDArray[np.int64]
 
 WORDS: tuple[MoeBalance, ...] = get_args(MoeBalance)
 HOLDS_ALL = "global"  # every forward of a step comes before its first backward
-_COUNT_BYTES = 4.0
 _EVERY_MICROBATCH = frozenset({"sequence", "running"})  # the others exchange once a step
 # Groups whose tokens a loss or a bias counts together; a microbatch's own loss counts what a rank routed.
 _GROUPS: dict[str, tuple[str, ...]] = {
@@ -76,7 +76,7 @@ def exchange_bytes(
     """
     often = microbatches if word in _EVERY_MICROBATCH else 1.0
     rows = sequences if word == "sequence" else 1.0
-    return 2.0 * (degrees - 1.0) / degrees * _COUNT_BYTES * experts * rows * often
+    return 2.0 * (degrees - 1.0) / degrees * numbers()["count_bytes"] * experts * rows * often
 
 
 def exchange(
@@ -109,7 +109,7 @@ def exchange(
         span = _column(spans[name])
         several = np.asarray(span.degree) > 1
         time = collectives.all_reduce_time(
-            _COUNT_BYTES * per_call * rows, span, profile["scale_up"], profile["scale_out"]
+            numbers()["count_bytes"] * per_call * rows, span, profile["scale_up"], profile["scale_out"]
         )
         seconds = seconds + np.where(several, calls * time, 0.0)
         degrees = degrees * span.degree

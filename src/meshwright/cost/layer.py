@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost import collectives
+from meshwright.cost.numbers import numbers
 from meshwright.cost.ops import (
     Core,
     Matmul,
@@ -112,12 +113,6 @@ def at_level(span: Span, level: str) -> Span:
     return span
 
 
-# Share of what tensor parallelism exposes that torch's asynchronous one leaves. Source: torchtitan's
-# benchmarks of December 2024 and June 2025, four pairs of runs that differ in it: 4 to 15 % of a step of
-# which that traffic took a fifth.
-_ASYNC = 0.5
-
-
 def exposed(
     op: Message, spans: dict[str, Span], chip: Chip, profile: Profile, options: frozenset[str]
 ) -> Any:
@@ -130,7 +125,8 @@ def exposed(
     """
     seconds = message_seconds(op, spans, chip, profile)
     if op.axis in ("tp", "etp"):
-        share = np.minimum(profile["tp_exposed"], 1.0) * (_ASYNC if "async-tp" in options else 1.0)
+        share = np.minimum(profile["tp_exposed"], 1.0)
+        share = share * (numbers()["async_share"] if "async-tp" in options else 1.0)
         return seconds if "no-overlap" in options else seconds * share
     if op.axis == "ep":
         hidden = "ep-overlap" in options and "no-overlap" not in options
@@ -295,15 +291,9 @@ def summed(
     return LayerCost(**totals)
 
 
-# Seconds a kernel takes to start and drain on the device whatever it does; compiled programs pay less.
-# Source: ai-dynamo/aiconfigurator@095f58a adds 3 us a kernel to its measured tables.
-_KERNEL_S = 3e-6
-_COMPILED_KERNEL_S = 1e-6
-
-
 def started(cost: Passes, chip: Chip) -> Passes:
     """The passes with each kernel's own start added."""
-    each = _COMPILED_KERNEL_S if chip.is_tpu else _KERNEL_S
+    each = numbers()["compiled_kernel_s" if chip.is_tpu else "kernel_s"]
     return replace(
         cost,
         forward=cost.forward + each * cost.kernels_forward,

@@ -12,6 +12,7 @@ from meshwright.cost.adapters import adapted, state_widths
 from meshwright.cost.gathered import gathered_bytes
 from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
+from meshwright.cost.numbers import numbers
 from meshwright.cost.rows import added
 from meshwright.cost.schedule import InFlight
 from meshwright.cost.stages import Stages, loss_word, over_classes
@@ -26,22 +27,6 @@ from meshwright.strategy.records import Strategy
 from meshwright.units import GIB
 from meshwright.work import Work
 
-# Of a program's network buffers, the share that cards on one bus need: the library opens two to four channels
-# over PCIe and 24 to 32 over a switch of fast links (NCCL 2.18 and later). Assumed from that.
-_BUS_SHARE = 0.125
-# Of what is allocated, how much more is reserved and of no use where graphs are captured into pools of their
-# own while the allocator's segments cannot grow. Source: Megatron-Bridge issue 4587, where 60.9 of 268.9 GB
-# reserved were unused and the same job ran with none unused once segments could grow; with it fits what its
-# memory page says of a 70B: 58.8 GB allocated of 80 fail, 55.6 and 53.2 do not.
-_STRANDED = 60.9 / (268.9 - 60.9)
-# Bytes a logit of a preference pair: 16-bit logits, their fp32 copy and log-probabilities of the trained
-# model stay while the reference model makes its own. Source: LLaMA-Factory's DPO trainer (logits to fp32 in
-# both passes) and liger_kernel.py (its fused loss is switched off for preference training).
-_PAIR_LOGIT_BYTES = 20.0
-# What fused adapter kernels keep of each element of their input. Source: fms-acceleration, one chip, 529 to
-# 541 kB a token with four adapters a layer of 7-8 B models, against 473 kB more live without them.
-_FUSED_ADAPTER_BYTES = 4.5
-
 
 @dataclass(frozen=True, slots=True)
 class _Held:
@@ -51,6 +36,52 @@ class _Held:
     weights: Any
     grads: Any
     states: Any
+
+
+@dataclass(frozen=True, slots=True)
+class _Contents:
+    """Bytes of a rank of each stage class as backward begins, [n, C], `step`: more of the optimizer's step.
+
+    `moving`: activations, logits and what is `gathered`; `churned`: these and gradients that each backward
+    makes `anew`, of which `absent` are not there yet.
+    """
+
+    weights: Any
+    grads: Any
+    optimizer: Any
+    step: Any
+    activations: Any
+    logits: Any
+    gathered: Any
+    moving: Any
+    churned: Any
+    anew: Any
+    absent: Any
+
+    def at_step(self, steps: Any) -> _Contents:
+        """The same where the optimizer steps (`steps` 1): nothing of passes, and what its step takes."""
+        if not np.any(steps):
+            return self
+        begins = 1.0 - steps  # products are quicker than a choice
+        passing = {
+            name: value * begins
+            for name in ("churned", "moving", "activations", "logits", "gathered", "absent")
+            if np.ndim(value := getattr(self, name))
+        }
+        return replace(self, **passing, optimizer=self.optimizer + steps * self.step)
+
+    def by_category(self) -> dict[str, Any]:
+        """Bytes by category, but for what the allocator and the runtime hold."""
+        return {
+            "params": self.weights,
+            "grads": self.grads - self.absent if np.ndim(self.absent) else self.grads,
+            "optimizer": self.optimizer,
+            "activations": self.activations,
+            "logits": self.logits,
+            "communication": self.gathered,
+            "kv_cache": 0.0,
+            "state": 0.0,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +162,40 @@ def peaks(
     whole; where gradients are made anew each step, none yet of a first microbatch), and the optimizer steps
     (no activations, gradients whole, the step's temporaries). The larger is the peak.
     """
+    held = _contents(model, work, strategy, profile, stages, spans, schedule, microbatches)
+    habits = profile.framework
+    moments = Moments(
+        held.weights, held.grads, held.optimizer, held.moving, held.anew, held.absent, held.step,
+        lost=1.0 + numbers()["stranded_share"] * ("fixed-segments" in work.options),
+        fragments=habits.fragments,
+        context=context_bytes(habits, cluster),
+    )  # fmt: skip
+    fullest = held.at_step(moments.steps)
+    by_category = fullest.by_category()
+    stranded = (moments.lost - 1.0) * added(by_category.values()) if moments.lost > 1.0 else 0.0
+    by_category |= {
+        "allocator": added([habits.fragments * fullest.churned, stranded]),
+        "framework": moments.context,
+    }
+    # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
+    # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
+    whole = added(by_category.values())
+    most = np.maximum(profile["allocator"] - habits.fragments, 0.0) * fullest.moving
+    kept = np.minimum(np.maximum(cluster.usable_bytes - whole, 0.0), most)
+    return Peaks(by_category, whole, kept, moments.steps, moments)
+
+
+def _contents(
+    model: Model,
+    work: Work,
+    strategy: Strategy,
+    profile: Profile,
+    stages: Stages,
+    spans: dict[str, Span],
+    schedule: InFlight,
+    microbatches: Any,
+) -> _Contents:
+    """What a rank of each stage class holds as backward begins."""
     habits = profile.framework
     if habits.unties and model.tied_embeddings:
         together = over_classes(np.asarray(strategy.pp) == 1)  # on other stages they are two already
@@ -139,52 +204,20 @@ def peaks(
     width = state_widths(model, profile, strategy, work.options)
     unscattered = over_classes(np.asarray(microbatches) > 1.0) * 1.0 if "no-sync" in work.options else 0.0
     held = _held(strategy, stages, spans, work.options, unscattered)
-    weights, grads = width.weight * held.weights, width.grad * held.grads
-    optimizer, step = width.optimizer * held.states, width.step * held.states
+    grads = width.grad * held.grads
     in_flight = microbatches_in_flight(strategy, stages, schedule, microbatches)
     activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
     logits = _logits(model, work, strategy, profile, stages, live)
     gathered = gathered_bytes(model, strategy, profile, stages, spans, held.weights, unscattered)
-    moving = activations + logits + gathered
-
     # Gradients that each backward makes anew come and go as activations do: none are there yet when the first
     # microbatch's backward begins, and they leave holes behind.
     anew: Any = 0.0 if habits.keeps_grads else grads
     absent = anew * over_classes(np.asarray(microbatches) <= 1.0) if np.ndim(anew) else 0.0
-    moments = Moments(
-        weights, grads, optimizer, moving, anew, absent, step,
-        lost=1.0 + _STRANDED * ("fixed-segments" in work.options),
-        fragments=habits.fragments,
-        context=context_bytes(habits, cluster),
+    moving = activations + logits + gathered
+    return _Contents(
+        width.weight * held.weights, grads, width.optimizer * held.states, width.step * held.states,
+        activations, logits, gathered, moving, added([moving, anew]), anew, absent,
     )  # fmt: skip
-    steps, churned = moments.steps, added([moving, anew])
-    if np.any(steps):
-        begins = 1.0 - steps  # products are quicker than a choice
-        churned, moving, activations, logits, gathered, absent = (
-            x * begins if np.ndim(x) else x for x in (churned, moving, activations, logits, gathered, absent)
-        )
-        optimizer = optimizer + steps * step
-    by_category = {
-        "params": weights,
-        "grads": grads - absent if np.ndim(absent) else grads,
-        "optimizer": optimizer,
-        "activations": activations,
-        "logits": logits,
-        "communication": gathered,
-        "kv_cache": 0.0,
-        "state": 0.0,
-    }
-    stranded = (moments.lost - 1.0) * added(by_category.values()) if moments.lost > 1.0 else 0.0
-    by_category |= {
-        "allocator": added([habits.fragments * churned, stranded]),
-        "framework": moments.context,
-    }
-    # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
-    # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
-    whole = added(by_category.values())
-    most = np.maximum(profile["allocator"] - habits.fragments, 0.0) * moving
-    kept = np.minimum(np.maximum(cluster.usable_bytes - whole, 0.0), most)
-    return Peaks(by_category, whole, kept, steps, moments)
 
 
 def _logits(model: Model, work: Work, strategy: Strategy, profile: Profile, stages: Stages, live: Any) -> Any:
@@ -203,7 +236,7 @@ def _logits(model: Model, work: Work, strategy: Strategy, profile: Profile, stag
     if habits.split_logit_bytes:
         whole = np.where(np.asarray(strategy.tp) > 1, habits.split_logit_bytes, whole)[()]
     if finetune.pairs:
-        loss, whole = "whole", np.maximum(whole, _PAIR_LOGIT_BYTES)
+        loss, whole = "whole", np.maximum(whole, numbers()["pair_logit_bytes"])
     first = habits.chunks_logits
     nbytes = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, whole, first=first))
     return np.maximum(nbytes - live, 0.0)
@@ -214,7 +247,7 @@ def context_bytes(framework: Framework, cluster: Cluster) -> float:
     alone = min(framework.alone_gib, framework.context_gib)
     if cluster.n_chips == 1:
         return GIB * alone
-    share = _BUS_SHARE if cluster.chip.fabric == "none" else 1.0
+    share = numbers()["bus_share"] if cluster.chip.fabric == "none" else 1.0
     return GIB * (alone + share * (framework.context_gib - alone))
 
 
@@ -284,5 +317,5 @@ def _adapter_bytes(work: Work, strategy: Strategy, profile: Profile) -> float:
     if "unsloth" in work.options:
         return 0.0
     if "fused-kernels" in work.options and strategy.zero < 3:
-        return min(_FUSED_ADAPTER_BYTES, profile.framework.adapter_bytes)
+        return min(numbers()["fused_adapter_bytes"], profile.framework.adapter_bytes)
     return profile.framework.adapter_bytes

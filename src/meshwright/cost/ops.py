@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from meshwright.cost.numbers import numbers
 from meshwright.hardware.records import Chip
 from meshwright.profiles.records import MOST_OF_PEAK, Profile
 from meshwright.strategy.records import Num
@@ -146,17 +147,12 @@ Operation = Matmul | Core | Stream | Message
 # tiles re-read their operands more often). Source: CUTLASS's tile list; shares assumed, checked against the
 # m-curves of the measured tables in the tests.
 _TILES = ((256, 128, 1.0), (128, 128, 0.93), (128, 64, 0.78), (64, 64, 0.6))
-# Rate of a product whose rows do not start on whole cache lines (width or depth off the multiple of 64).
-# Source: BLOOM's search (bigscience@9e64ede): hidden 14400 at tp 8 gives 94 TFLOP/s, 13824 gives 120.
-_UNALIGNED = 0.78
-_CALL = 0.25  # host time of one more library call inside a loop over experts, of a whole operation's; assumed
 # Bytes that an adapter moves beside its frozen product for each element of its input and output, forward, and
 # of both backward. Its own products are as thin as its rank: x is read and y added to, backward dy and x are
 # read and dx added to (LoRA, arXiv 2106.09685, section 4). Plain: peft's Linear.forward under autocast casts
 # x to fp32, drops, casts back, scales and adds, each an operation of its own, and autograd as much.
 _ADAPTER = (2.0, 4.0, 6.0, 2.0)
 _PLAIN_ADAPTER = (23.0, 12.0, 29.0, 6.0)
-_DEPTH_HALF = 96.0  # k at which prologue and epilogue cost as much as the loop itself; assumed
 
 
 def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -> Any:
@@ -168,10 +164,10 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -
     >>> round(float(matmul_efficiency(8192, 8192, 8192, 1, 132)), 2)
     0.97
     """
-    depth = k / (k + _DEPTH_HALF)
+    depth = k / (k + numbers()["depth_half"])
     if compute_units == 0:
         return depth * m / (np.ceil(m / 128) * 128) * n / (np.ceil(n / 128) * 128)
-    depth = depth * np.where((np.mod(k, 64) == 0) & (np.mod(n, 64) == 0), 1.0, _UNALIGNED)
+    depth = depth * np.where((np.mod(k, 64) == 0) & (np.mod(n, 64) == 0), 1.0, numbers()["unaligned_rate"])
     best: Any = 0.0
     for tile_m, tile_n, share in _TILES:
         rows, columns = np.ceil(m / tile_m), np.ceil(n / tile_n)
@@ -248,7 +244,7 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
         flops / (rate * matmul_efficiency(op.k, op.m, op.n, op.groups, chip.compute_units)),
         stream_seconds(accumulated, chip, profile),
     )
-    each = 1.0 + _CALL * (op.calls - 1.0)
+    each = 1.0 + numbers()["call_share"] * (op.calls - 1.0)
     kernels = (each, 2.0 * each)
     if low:
         # x is read in 16 bits and written in both layouts forward, its gradient in both backward. Weights are

@@ -17,12 +17,10 @@ from meshwright.files.over import Over, over
 from meshwright.files.request import Request
 from meshwright.files.work_given import UNSAID
 from meshwright.report.records import Because
+from meshwright.search.guide.practice import swept_tokens_per_step
 
 DOMAIN = "cluster.scale_up_size"
 MOST = 100_000  # points of a sweep
-# Tokens a step where a sweep over lengths names no batch: what 8B models are trained with (Llama 3 8B starts
-# with 4M, arXiv 2407.21783 section 3.4.1; the 8B Mamba study has 1,024 x 4,096, arXiv 2406.07887).
-USUAL_TOKENS = 2**22
 REQUEST = frozenset(signature(requests.read).parameters)
 
 
@@ -43,8 +41,9 @@ def points(
 ) -> tuple[dict[str, tuple[Any, ...]], list[Asked], dict[str, Because]]:
     """The values of each field, all points, the last field running fastest, and what was derived for all.
 
-    Where lengths are swept and nothing says how large the batch is, all points have `USUAL_TOKENS` a step
-    (the longest length, where that is more): the same work, cut into longer and longer pieces.
+    Where lengths are swept and nothing says how large the batch is, all points have as many tokens a step
+    as practice has it (the longest length, where that is more): the same work, cut into longer and longer
+    pieces.
 
     Raises InputError for fields and values that cannot be read, and where no point can be.
     """
@@ -65,7 +64,7 @@ def points(
     if faults:
         raise InputError(*faults)
     lengths = [value for axis in axes if axis.field == "seq_len" for one in axis.values for value in one]
-    usual = max([USUAL_TOKENS, *_readable(lengths)]) if lengths else None
+    usual = max([swept_tokens_per_step(), *_readable(lengths)]) if lengths else None
     arguments = {**arguments, "usual_tokens": usual}
     values = _chosen(models[0], axes, arguments)
     count = len(models)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from meshwright.errors import Diagnostic, InputError, did_you_mean
+from meshwright.errors import Diagnostic, Faults, InputError, did_you_mean
 from meshwright.files import given as givens
 from meshwright.files.given import OVERRIDES, ClusterGiven, PlanGiven
 from meshwright.files.typed import typed
@@ -20,8 +20,6 @@ from meshwright.report.records import Because
 from meshwright.search.given import read as read_given
 from meshwright.search.given import read_choices
 from meshwright.work import Work
-
-Read = TypeVar("Read")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,62 +70,57 @@ def read(
     batches and several values of a strategy field, as a search takes them. `usual_tokens` a step are taken
     where nothing says how large the batch is.
     """
-    faults: list[Diagnostic] = []
-
-    def part(step: Callable[[], Read]) -> Read | None:
-        try:
-            return step()
-        except InputError as error:
-            faults.extend(error.diagnostics)
-            return None
-
+    faults = Faults()
     if isinstance(options, str):
         options = [word for word in options.replace("+", ",").split(",") if word]
-    figures = dict(overrides or {})
-    for name in [n for n in figures if n not in OVERRIDES]:
-        hint = did_you_mean(name, OVERRIDES) or f"known: {', '.join(OVERRIDES)}"
-        faults.append(Diagnostic("MW902", f"no cluster figure {name!r}", where="overrides", hint=hint))
-        del figures[name]
+    figures = _figures(overrides or {}, faults)
     given = {k: v for k, v in (strategy or {}).items() if v is not None}
-    part(lambda: (read_choices if several else read_given)(given))  # every unreadable word, before any work
+    faults.part(lambda: (read_choices if several else read_given)(given))  # every unreadable word, first
 
-    source = part(lambda: _model(model, figures, cluster if isinstance(cluster, str) else None))
+    source = faults.part(lambda: _model(model, figures, cluster if isinstance(cluster, str) else None))
     plan = source if isinstance(source, PlanGiven) else None
-    machine: ClusterGiven | None
-    if plan is not None and (cluster is None or (isinstance(cluster, str) and not _is_path(cluster))):
-        machine = plan.cluster
-    else:
-        machine = (
-            part(lambda: read_cluster(cluster, figures))
-            if cluster is not None or source is not None
-            else None
-        )
+    machine = _machine(cluster, figures, plan, faults) if cluster is not None or source is not None else None
     stated = WorkGiven(
         seq_len, global_batch_size, tokens_per_step, total_tokens, precision, tuple(options), several,
         usual_tokens,
     )  # fmt: skip
     # A file that could not be read may state the work, so nothing of it is called missing.
     unread = source is None and not isinstance(model, Model) and _is_path(str(model))
-    asked = part(lambda: work_of(stated, work, plan.work if plan is not None else {}, unread=unread))
+    asked = faults.part(lambda: work_of(stated, work, plan.work if plan is not None else {}, unread=unread))
     named = framework or (plan.work.get("framework") if plan is not None else None)
-    numbers = part(lambda: _numbers(profile))
-    efficiency = part(lambda: _profile(named, machine, numbers)) if machine is not None else None
-    if faults:
-        raise InputError(*dict.fromkeys(faults))
+    numbers = faults.part(lambda: _numbers(profile))
+    efficiency = faults.part(lambda: _profile(named, machine, numbers)) if machine is not None else None
+    faults.raise_any()
     assert source is not None
     assert machine is not None
     assert asked is not None
     assert efficiency is not None
-    if plan is not None:
-        shape, spelled, given = plan.model, plan.model_as_given, {**plan.strategy, **given}
+    if isinstance(source, PlanGiven):
+        shape, spelled, given = source.model, source.model_as_given, {**source.strategy, **given}
     else:
-        assert isinstance(source, tuple)
         shape, spelled = source
-    derived = dict(asked.derived)
-    for name, value, because in machine.cluster.derived:
-        derived[f"cluster.{name}"] = Because(value, because)
+    taken = {f"cluster.{name}": Because(value, because) for name, value, because in machine.cluster.derived}
+    derived = {**asked.derived, **taken}
     paid = None if plan is None else plan.price_per_chip_hour
     return Request(shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches, paid)
+
+
+def _figures(overrides: Mapping[str, float], faults: Faults) -> dict[str, float]:
+    """The figures of the cluster that there are."""
+    for name in [n for n in overrides if n not in OVERRIDES]:
+        hint = did_you_mean(name, OVERRIDES) or f"known: {', '.join(OVERRIDES)}"
+        said = f"no cluster figure {name!r}"
+        faults.found.append(Diagnostic("MW902", said, where="overrides", hint=hint))
+    return {name: value for name, value in overrides.items() if name in OVERRIDES}
+
+
+def _machine(
+    cluster: str | Path | Cluster | None, figures: dict[str, float], plan: PlanGiven | None, faults: Faults
+) -> ClusterGiven | None:
+    """The cluster that is named, or that of a plan file, which was read with a spelling in its place."""
+    if plan is not None and (cluster is None or (isinstance(cluster, str) and not _is_path(cluster))):
+        return plan.cluster
+    return faults.part(lambda: read_cluster(cluster, figures))
 
 
 WORK = (

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from meshwright import units
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.report.records import Because
-from meshwright.work import EFFECTS, PRECISIONS, Work, faulty_values, unknown_options
+from meshwright.work import EFFECTS, PRECISIONS, Precision, Work, faulty_values, unknown_options
 
 UNSAID = "no batch was given"
 MOST_USD = 1e6  # an hour of a chip; above it the cost of a run stops being a number
@@ -55,91 +55,103 @@ def work_of(
     as None.
     """
     faults: list[Diagnostic] = []
-    derived: dict[str, Because] = {}
-
-    def number(flag: str, parse: Callable[[Any], int], text: Any) -> int | None:
-        hint, most = LIMITS[flag]
-        try:
-            value = parse(text)
-        except units.UnitError as error:
-            faults.append(Diagnostic("MW903", str(error), where=flag, hint=hint))
-            return None
-        if value < 1 or value > most:
-            bound = "at least 1" if value < 1 else f"at most {most:,}"
-            said = f"{flag} is {value:.6g}; it must be {bound}"
-            faults.append(Diagnostic("MW903", said, where=flag, hint=hint))
-            return None
-        return value
-
     start = base if base is not None else _from_plan(plan)
-    seq_len = start.seq_len if start is not None else None
-    batch = start.global_batch_size if start is not None else None
+    seq_len = _length(given, start, unread, faults)
     tokens = start.total_tokens if start is not None else None
-    precision = start.precision if start is not None else "bf16"
-    options = start.options if start is not None else frozenset()
-    batches: tuple[int, ...] = ()
-
-    if given.seq_len is not None:
-        seq_len = number("--seq-len", units.parse_length, given.seq_len)
-    elif seq_len is None and not unread:
-        faults.append(
-            Diagnostic("MW903", "the sequence length is missing", where="--seq-len", hint="add --seq-len 8k")
-        )
     if given.total_tokens is not None:
-        tokens = number("--total-tokens", units.parse_count, given.total_tokens)
+        tokens = _number("--total-tokens", units.parse_count, given.total_tokens, faults)
+    precision = start.precision if start is not None else "bf16"
     if given.precision is not None:
-        precision = given.precision  # type: ignore[assignment]
+        precision = cast(Precision, given.precision)
     if precision not in PRECISIONS:
         hint = did_you_mean(precision, PRECISIONS) or f"one of {', '.join(PRECISIONS)}"
         faults.append(Diagnostic("MW903", f"unknown precision {precision!r}", where="--precision", hint=hint))
-
-    if given.global_batch_size is not None and given.tokens_per_step is not None:
-        faults.append(
-            Diagnostic(
-                "MW903", "both --global-batch and --tokens-per-step are given, and either decides the other",
-                where="--global-batch", hint="drop one of them",
-            )
-        )  # fmt: skip
-    elif given.global_batch_size is not None:
-        text = str(given.global_batch_size)
-        if "," in text:
-            said = f"--global-batch {text} holds a comma, and a list is no batch"
-            way = "write it without commas, or search a range with plan: --global-batch 512:4096"
-            faults.append(Diagnostic("MW903", said, where="--global-batch", hint=way))
-        elif ":" in text:
-            batches = _range(text, given, number, faults)
-            batch = batches[0] if batches else None
-        else:
-            batch = number("--global-batch", units.parse_length, given.global_batch_size)
-    elif given.tokens_per_step is not None:
-        found = _batch_of_tokens(given.tokens_per_step, seq_len, faults)
-        if found is not None:
-            batch, because = found
-            derived["global_batch_size"] = Because(batch, because)
-    elif batch is None and given.usual_tokens is not None:
-        found = _batch_of_tokens(given.usual_tokens, seq_len, faults)
-        if found is not None:
-            batch, because = found
-            derived["global_batch_size"] = Because(batch, f"{UNSAID}: {because}")
-    elif batch is None and not unread:
-        faults.append(
-            Diagnostic(
-                "MW903", "the batch is missing", where="--global-batch",
-                hint="add --global-batch SEQUENCES or --tokens-per-step TOKENS",
-            )
-        )  # fmt: skip
-    for word in unknown_options(given.options):
-        hint = did_you_mean(word, tuple(EFFECTS)) or f"the words are {', '.join(sorted(EFFECTS))}"
-        faults.append(Diagnostic("MW908", f"no option is called {word!r}", where="--options", hint=hint))
-    for said in faulty_values(given.options):
-        hint = "a number follows only straggler: and documents:, as in --straggler 1.1 or --documents 2k"
-        faults.append(Diagnostic("MW908", f"option {said}", where="--options", hint=hint))
+    batches, derived = _batches(given, start, seq_len, unread, faults)
+    faults += _faulty_options(given.options)
     if faults:
         raise InputError(*faults)
-    if seq_len is None or batch is None:
+    if seq_len is None or not batches:
         return None
-    named = frozenset(given.options) or options
-    return WorkRead(Work(seq_len, batch, precision, tokens, named), batches, derived)
+    options = frozenset(given.options) or (start.options if start is not None else frozenset())
+    work = Work(seq_len, batches[0], precision, tokens, options)
+    return WorkRead(work, batches if _is_range(given) else (), derived)
+
+
+def _number(flag: str, parse: Callable[[Any], int], text: Any, faults: list[Diagnostic]) -> int | None:
+    """The number of a flag within its limits."""
+    hint, most = LIMITS[flag]
+    try:
+        value = parse(text)
+    except units.UnitError as error:
+        faults.append(Diagnostic("MW903", str(error), where=flag, hint=hint))
+        return None
+    if value < 1 or value > most:
+        bound = "at least 1" if value < 1 else f"at most {most:,}"
+        said = f"{flag} is {value:.6g}; it must be {bound}"
+        faults.append(Diagnostic("MW903", said, where=flag, hint=hint))
+        return None
+    return value
+
+
+def _length(given: WorkGiven, start: Work | None, unread: bool, faults: list[Diagnostic]) -> int | None:
+    """Tokens of a sequence."""
+    if given.seq_len is not None:
+        return _number("--seq-len", units.parse_length, given.seq_len, faults)
+    if start is None and not unread:
+        said = "the sequence length is missing"
+        faults.append(Diagnostic("MW903", said, where="--seq-len", hint="add --seq-len 8k"))
+    return None if start is None else start.seq_len
+
+
+def _is_range(given: WorkGiven) -> bool:
+    text = str(given.global_batch_size)
+    return given.tokens_per_step is None and ":" in text and "," not in text
+
+
+def _batches(
+    given: WorkGiven, start: Work | None, seq_len: int | None, unread: bool, faults: list[Diagnostic]
+) -> tuple[tuple[int, ...], dict[str, Because]]:
+    """Sequences a step, several of a range, and how they follow where they were not given; none where they
+    cannot be read."""
+    flag, own = "--global-batch", given.global_batch_size
+    if own is not None and given.tokens_per_step is not None:
+        said = "both --global-batch and --tokens-per-step are given, and either decides the other"
+        faults.append(Diagnostic("MW903", said, where=flag, hint="drop one of them"))
+        return (), {}
+    if own is not None:
+        if "," in str(own):
+            said = f"--global-batch {own} holds a comma, and a list is no batch"
+            way = "write it without commas, or search a range with plan: --global-batch 512:4096"
+            faults.append(Diagnostic("MW903", said, where=flag, hint=way))
+            return (), {}
+        if _is_range(given):
+            return _range(str(own), given, faults), {}
+        batch = _number(flag, units.parse_length, own, faults)
+        return (() if batch is None else (batch,)), {}
+    if given.tokens_per_step is None and start is not None:
+        return (start.global_batch_size,), {}
+    asked, why = given.tokens_per_step, ""
+    if asked is None:
+        asked, why = given.usual_tokens, f"{UNSAID}: "
+    if asked is not None:
+        found = _batch_of_tokens(asked, seq_len, faults)
+        if found is None:
+            return (), {}
+        return (found[0],), {"global_batch_size": Because(found[0], why + found[1])}
+    if not unread:
+        hint = "add --global-batch SEQUENCES or --tokens-per-step TOKENS"
+        faults.append(Diagnostic("MW903", "the batch is missing", where=flag, hint=hint))
+    return (), {}
+
+
+def _faulty_options(options: tuple[str, ...]) -> Iterator[Diagnostic]:
+    """Words that no framework switch has, and numbers that they do not take."""
+    for word in unknown_options(options):
+        hint = did_you_mean(word, tuple(EFFECTS)) or f"the words are {', '.join(sorted(EFFECTS))}"
+        yield Diagnostic("MW908", f"no option is called {word!r}", where="--options", hint=hint)
+    for said in faulty_values(options):
+        hint = "a number follows only straggler: and documents:, as in --straggler 1.1 or --documents 2k"
+        yield Diagnostic("MW908", f"option {said}", where="--options", hint=hint)
 
 
 def _from_plan(plan: Mapping[str, Any]) -> Work | None:
@@ -149,9 +161,7 @@ def _from_plan(plan: Mapping[str, Any]) -> Work | None:
     return Work(**(kept | {"options": frozenset(kept.get("options", ()))}))
 
 
-def _range(
-    text: str, given: WorkGiven, number: Callable[..., int | None], faults: list[Diagnostic]
-) -> tuple[int, ...]:
+def _range(text: str, given: WorkGiven, faults: list[Diagnostic]) -> tuple[int, ...]:
     """The batches of `A:B`: A, 2 A, 4 A, ... and B."""
     if not given.several:
         faults.append(
@@ -161,7 +171,7 @@ def _range(
             )
         )  # fmt: skip
         return ()
-    ends = [number("--global-batch", units.parse_length, part) for part in text.split(":")]
+    ends = [_number("--global-batch", units.parse_length, part, faults) for part in text.split(":")]
     if len(ends) != 2 or ends[0] is None or ends[1] is None:
         if len(ends) != 2:
             faults.append(

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from meshwright.cost.layers import attention, latent, linear, mamba, mlp, moe
 from meshwright.cost.layers.parts import narrow
+from meshwright.cost.numbers import numbers
 from meshwright.cost.ops import Matmul, Operation, Shape, Stream, Words
 from meshwright.model.mixers import beside_params
 from meshwright.model.records import (
@@ -68,11 +69,10 @@ def _placed(ops: tuple[Operation, ...]) -> Iterator[Operation]:
             yield op
 
 
-# What a hybrid's recipe for nvfp4 leaves wider, and the share of its layers (the last ones) that stay whole.
-# Source: report of Nemotron 3 Super (arXiv 2604.12374), its table of precisions: attention and latent
-# projections, the last 15 % of the network and multi-token prediction in bf16, state-space outputs in mxfp8.
+# What a hybrid's recipe for nvfp4 leaves wider. Source: report of Nemotron 3 Super (arXiv 2604.12374), its
+# table of precisions: attention and latent projections and multi-token prediction in bf16, state-space
+# outputs in mxfp8.
 _WIDER = {"qkv": "bf16", "proj": "bf16", "latent_down": "bf16", "latent_up": "bf16", "out_proj": "mxfp8"}
-_LAST = 0.15
 
 
 def is_hybrid(model: Model) -> bool:
@@ -83,7 +83,7 @@ def is_hybrid(model: Model) -> bool:
 def _under_fp4(ops: tuple[Operation, ...]) -> tuple[Operation, ...]:
     """The operations of a hybrid's layer as its recipe for nvfp4 runs them."""
     return tuple(
-        replace(op, under_fp4=_WIDER.get(op.name, op.under_fp4), kept_wide=_LAST)
+        replace(op, under_fp4=_WIDER.get(op.name, op.under_fp4), kept_wide=numbers()["nvfp4_kept_wide"])
         if isinstance(op, Matmul)
         else op
         for op in ops

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from meshwright.cost.layers.parts import narrow, norm
+from meshwright.cost.numbers import numbers
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words
 from meshwright.strategy.records import Num
 
@@ -27,12 +28,13 @@ def embedding(d_model: int, shape: Shape, words: Words) -> tuple[Operation, ...]
 def head(d_model: int, vocab: int, shape: Shape, words: Words) -> tuple[Operation, ...]:
     """Final norm, output projection over the rank's share of the vocabulary, cross entropy.
 
-    The projection stays in 16 bits. Unfused loss: logits written, cast to fp32, softmax and its gradient:
-    about 22 bytes of traffic a logit; a fused loss about 8.
+    The projection stays in 16 bits. Unfused loss: logits written, cast to fp32, softmax and its gradient.
     """
     columns = np.ceil(vocab / (128.0 * shape.tp)) * 128.0  # padded, as programs do
     logits = shape.tokens * columns
-    traffic = (12.0, 10.0) if words.loss == "whole" else (4.0, 4.0)
+    fused = (numbers()["fused_loss_bytes"],) * 2
+    whole_loss = (numbers()["loss_forward_bytes"], numbers()["loss_backward_bytes"])
+    traffic = whole_loss if words.loss == "whole" else fused
     whole = 2.0 * shape.tokens * d_model
     messages: tuple[Operation, ...] = (Message("head_reduce", "kept", "tp", "all_reduce", whole, 0.0, 1.0),)
     if words.sp:
@@ -49,17 +51,11 @@ def head(d_model: int, vocab: int, shape: Shape, words: Words) -> tuple[Operatio
     )
 
 
-# Bytes a logit at the peak of losses that do not hold whole logits in fp32 (those copies are the framework's
-# habit): a fused loss keeps the 16-bit logits and their gradient; a chunked one an eighth of that at a time
-# (the usual number of chunks or tiles is 4 to 16).
-_LOGIT_BYTES = {"fused": 4.0, "chunked": 0.5}
-_LOGITS_FIRST = (
-    2.0  # a program that cuts chunks of logits, not of what the head reads, has them all in 16 bits
-)
-
-
 def logit_bytes(vocab: int, shape: Shape, loss: str, whole: Num = 10.0, *, first: bool = False) -> object:
     """Peak bytes of logits and their copies on the rank that holds the head; `whole`: bytes a logit where
-    the loss holds all of them; `first`: a chunked loss cuts logits that are there."""
-    each = _LOGIT_BYTES.get(loss, whole) + _LOGITS_FIRST * (first and loss == "chunked")
+    the loss holds all of them in fp32 (a framework's habit), else `numbers` says; `first`: a chunked loss
+    cuts logits that are there."""
+    each = numbers().get(f"{loss}_logit_bytes", whole)
+    if first and loss == "chunked":
+        each = each + numbers()["late_chunk_logit_bytes"]
     return shape.tokens * vocab / shape.tp * each

@@ -12,10 +12,14 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.params import active_params, total_params
 from meshwright.model.records import Model
 from meshwright.search.bounds import held
+from meshwright.search.guide.practice import practice
 from meshwright.strategy.stages import most_virtual_stages
 from meshwright.work import Work
 
-STATE_BYTES = 16  # a parameter with its gradient, master copy and Adam moments: 2 + 2 + 4 + 4 + 4
+_BYTES = practice()["bytes_a_parameter"]
+STATE_BYTES = sum(_BYTES[part] for part in ("weight", "gradient", "master", "moments"))
+# Under a pipeline that shards only optimizer state: gradients of all microbatches add up whole.
+HELD_BYTES = _BYTES["weight"] + _BYTES["summed_gradient"]
 
 
 @dataclass(frozen=True, slots=True)

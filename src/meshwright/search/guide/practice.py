@@ -43,6 +43,15 @@ def tokens_per_step(model: Model) -> int:
     return int(next(tokens for most, tokens in steps if most is None or total_params(model) <= most))
 
 
+def swept_tokens_per_step() -> int:
+    """Tokens of a step at every point of a sweep over lengths that names no batch.
+
+    >>> swept_tokens_per_step()
+    4194304
+    """
+    return int(practice()["swept_tokens_per_step"]["tokens"])
+
+
 def n_chips(model: Model, chip: Chip) -> int:
     """Chips that a model is usually trained on: 6 FLOPs a parameter in use and token, at a usual
     utilisation, in a usual time, to the nearest power of two.

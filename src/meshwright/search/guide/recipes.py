@@ -9,7 +9,7 @@ from itertools import product
 
 from meshwright import units
 from meshwright.checks.rule import divisors
-from meshwright.search.guide.facts import Facts
+from meshwright.search.guide.facts import HELD_BYTES, Facts
 from meshwright.search.mixes import Mix
 
 TP = (1, 2, 4, 8, 16)
@@ -19,9 +19,6 @@ FILL = (0.25, 0.5)
 EP = (1, 4, 8, 16, 64, 256)
 TOKENS = (2048, 4096, 8192, 16384, 32768, 2**20)
 ANY_LENGTH = TOKENS[-1]
-HELD_BYTES = (
-    6.0  # of a parameter under a pipeline that shards only optimizer state: bf16 weight, fp32 gradient
-)
 
 
 @dataclass(frozen=True, slots=True, order=True)
