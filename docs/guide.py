@@ -113,9 +113,10 @@ def needed(found: Sequence[table.Case]) -> str:
 NEEDED = "Jobs in which the best plan without an axis of parallelism loses more than 3 %."
 
 OPENING = """{jobs} training jobs were searched, timed by closed forms: {models} models on {clusters}
-clusters at {lengths} lengths, in bf16. To the best plans a decision tree is fitted, over figures that one
-knows before any search. `meshwright guide` prints it; `meshwright guide MODEL --on CLUSTER --seq-len 8k`
-follows it for a job of yours, with `--compare` beside a search."""
+clusters at {lengths} lengths, in bf16, with what their frameworks' recipes recompute. To the best plans a
+decision tree is fitted, over figures that one knows before any search. `meshwright guide` prints it;
+`meshwright guide MODEL --on CLUSTER --seq-len 8k` follows it for a job of yours, with `--compare` beside a
+search."""
 
 GOOD = """A tree of depth {depth} with {leaves} leaves. The loss is the step time of the best plan with
 the advised degrees over that of the best plan of all, less 1; both are predictions. A mix that loses

@@ -19,7 +19,7 @@ from meshwright.search.bounds import Request
 from meshwright.search.guide import practice, recipes, rule, table, tree
 from meshwright.search.guide.facts import QUESTIONS, facts
 from meshwright.search.guide.recipes import Recipe
-from meshwright.search.mixes import Mix, mixes
+from meshwright.search.mixes import Mix, mixes, recipe_words
 from meshwright.search.scan import scan
 from meshwright.search.space import build
 from meshwright.work import Work
@@ -35,7 +35,7 @@ def job(model: str, on: str, seq_len: int = 4096, sequences: int = 1024) -> Requ
 
 
 def fastest(asked: Request, mix: Mix) -> float:
-    space = build(asked.model, asked.cluster, asked.work, mix.fields(), asked.profile)
+    space = build(asked.model, asked.cluster, asked.work, mix.fields() | recipe_words(asked), asked.profile)
     return scan(asked, space, top=1, techniques=()).best[0].step_time_s
 
 

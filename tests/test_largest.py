@@ -65,7 +65,8 @@ def test_depth_to_the_layer() -> None:
 
 def test_a_fixed_strategy_against_estimates_one_by_one() -> None:
     """All fields fixed: the answer is what a walk over every legal value finds."""
-    strategy = {"dp": 2, "tp": 2, "pp": 2, "schedule": "gpipe", "recompute": "none", "zero": 1}
+    strategy = {"dp": 2, "tp": 2, "pp": 2, "schedule": "gpipe", "recompute": "none", "zero": 1,
+                "offload": "none"}  # fmt: skip
     answer = found("global_batch", seq_len="4k", **strategy)
     assert answer.bound == "memory"
     walked = [
@@ -75,7 +76,7 @@ def test_a_fixed_strategy_against_estimates_one_by_one() -> None:
     ]
     assert answer.value <= walked[-1] < answer.above.value
 
-    strategy = {"dp": 2, "tp": 4, "recompute": "none", "zero": 1}
+    strategy = {"dp": 2, "tp": 4, "recompute": "none", "zero": 1, "offload": "none"}
     answer = found("microbatch_size", seq_len="4k", global_batch_size=192, **strategy)
     fits = [
         size
@@ -106,7 +107,7 @@ def test_a_step_of_so_many_tokens_holds_fewer_longer_sequences() -> None:
 
 
 def test_nothing_fits(capsys: pytest.CaptureFixture[str]) -> None:
-    args = ["max", "seq_len", "llama-3.1-70b", "--on", "8xh100", "--global-batch", "8", "--tp", "8"]
+    args = ["max", "seq_len", "llama-3.1-405b", "--on", "8xh100", "--global-batch", "8", "--tp", "8"]
     assert run([*args, "--json"]) == 1
     shown = json.loads(capsys.readouterr().out)
     assert shown["schema"] == "meshwright.max/1"

@@ -26,7 +26,7 @@ SECTIONS = (
 )  # fmt: skip
 CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "pipeline": ("llama-3.1-8b", "16xh100", {"pp": 2, "total_tokens": "1T", "price_per_chip_hour": 2.5}),
-    "experts that do not fit": ("mixtral-8x7b", "8xh100", {"zero": 0}),
+    "experts that do not fit": ("mixtral-8x7b", "8xh100", {"zero": 0, "offload": "none"}),
     "two ways": ("mixtral-8x7b", "64xh100", {"pp": 4, "schedule": "dualpipe", "quick": True}),
     "torus": ("llama-3.1-8b", "64xtpu-v5p", {"quick": True}),
     "one chip": ("llama-3.2-1b", "1xh100", {}),

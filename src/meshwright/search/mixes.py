@@ -11,6 +11,7 @@ from meshwright.search.bounds import Request
 from meshwright.search.ranking import Candidate
 from meshwright.search.scan import scan
 from meshwright.search.space import build
+from meshwright.search.words import recipes
 from meshwright.strategy.records import Strategy
 
 _BITS = 15  # a degree is below 2^15; four of them fill a whole number
@@ -48,14 +49,20 @@ class Mixes:
 
 
 def mixes(request: Request, slack: float) -> Mixes:
-    """An ordinary search that keeps, beside the best plan, the best one of every mix within `slack` of it."""
-    space = build(request.model, request.cluster, request.work, {}, request.profile)
+    """A search in recipes' words that keeps, beside the best plan, the best one of every mix within `slack`
+    of it."""
+    space = build(request.model, request.cluster, request.work, recipe_words(request), request.profile)
     found = scan(request, space, top=1, techniques=(), slack=slack, kind=_kind)
     if not found.best:
         return Mixes(None, {})
     best = found.best[0]
     losses = {Mix.of(one.strategy): one.step_time_s / best.step_time_s - 1 for one in found.of_kind.values()}
     return Mixes(best, {mix: loss for mix, loss in sorted(losses.items()) if loss <= slack})
+
+
+def recipe_words(request: Request) -> dict[str, tuple[str, ...]]:
+    """What the framework's recipes recompute, and nothing on the host: a rule of thumb is for plain runs."""
+    return {"recompute": recipes(request.model, request.profile), "offload": ("none",)}
 
 
 def _kind(strategy: Strategy) -> Any:

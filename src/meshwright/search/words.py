@@ -24,8 +24,7 @@ PLAIN = "1f1b"
 # Fields of which a search tries less than there is, and why; each can be listed, or asked for with `any`.
 LEFT = {
     "schedule": "what the framework's own pipeline runs; any: all ten",
-    "recompute": "what the framework's recipes use; any: each module alone and every second layer too",
-    "offload": "host memory is a last resort; any: optimizer, parameters, activations and experts",
+    "offload": "host memory is a last resort; any: parameters, activations and experts too",
     "placement": "tensor-parallel traffic innermost, pipeline outermost; any: all orders of the axes",
     "optimizer": "it decides what is trained, not where",
     "finetune": "it decides what is trained, not where",
@@ -56,9 +55,9 @@ def usual(model: Model, work: Work, profile: Profile) -> Values:
         "cp_method": ("ring", "all-to-all"),
         "zero": (1, 0, 2, 3),
         "zero_group": ("all", "domain", "node"),
-        "offload": ("none",),
+        "offload": ("none", "optimizer"),
         "placement": (AXES,),
-        "recompute": recipes(model, profile),
+        "recompute": recomputes(model, profile),
     }
 
 
@@ -76,7 +75,6 @@ def every(model: Model, profile: Profile) -> Values:
         "dispatcher": DISPATCHERS,
         "moe_balance": get_args(MoeBalance),
         "placement": tuple(orders),
-        "recompute": recomputes(model, profile),
     }
 
 
