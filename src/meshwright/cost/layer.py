@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -212,12 +213,8 @@ def summed(
     whole: bool = False,
 ) -> LayerCost:
     """`layer_cost` of operations that are priced already: no price depends on recompute or offload."""
-    totals: dict[str, Any] = dict.fromkeys(FIELDS, 0.0)
+    totals = _Totals()
     boundary: Any = 0.0
-    kernels_forward: Any = 0.0
-    kernels_backward: Any = 0.0
-    kernels_weight: Any = 0.0
-    everything: Any = 0.0
     widest: Any = 0.0  # bytes of the largest product's output, whose gradient stands beside what is saved
     buffers: Any = 0.0
     first_norm = True
@@ -228,38 +225,35 @@ def summed(
     for op, price in prices:
         again: Any = 1.0 if whole else repeated(op, recompute)
         if isinstance(op, Message):
-            seconds = price
             waits = waits or op.waits
             axis = "tp" if op.axis == "etp" else op.axis
             buffers = np.maximum(buffers, op.buffer)
-            totals[f"{axis}_forward"] = totals[f"{axis}_forward"] + op.forward * seconds
-            totals[f"{axis}_backward"] = (
-                totals[f"{axis}_backward"] + (op.backward + op.forward * again) * seconds
-            )
+            totals.add(f"{axis}_forward", op.forward * price)
+            totals.add(f"{axis}_backward", (op.backward + op.forward * again) * price)
             if recompute.products:
-                totals["saved"] = totals["saved"] + op.result
+                totals.add("saved", op.result)
             continue
         cost: Passes = price
-        totals["forward"] = totals["forward"] + cost.forward
-        totals["backward_input"] = totals["backward_input"] + cost.backward_input
-        totals["backward_weight"] = totals["backward_weight"] + cost.backward_weight
-        totals["flops_forward"] = totals["flops_forward"] + cost.flops_forward
-        totals["flops_backward"] = totals["flops_backward"] + cost.flops_backward
-        totals["floor_forward"] = totals["floor_forward"] + cost.floor_forward
-        totals["floor"] = totals["floor"] + cost.floor_forward + cost.floor_backward
+        totals.add("forward", cost.forward)
+        totals.add("backward_input", cost.backward_input)
+        totals.add("backward_weight", cost.backward_weight)
+        totals.add("flops_forward", cost.flops_forward)
+        totals.add("flops_backward", cost.flops_backward)
+        totals.add("floor_forward", cost.floor_forward)
+        totals.add("floor", cost.floor_forward + cost.floor_backward)
         by_host = launched(op, options, chip)
-        kernels_forward = kernels_forward + by_host * cost.kernels_forward
-        kernels_backward = kernels_backward + by_host * cost.kernels_backward
-        kernels_weight = kernels_weight + by_host * cost.kernels_weight
+        totals.add("kernels_forward", by_host * cost.kernels_forward)
+        totals.add("kernels_backward", by_host * cost.kernels_backward)
+        totals.add("kernels_weight", by_host * cost.kernels_weight)
         if np.ndim(again) or again:
-            totals["recompute"] = totals["recompute"] + again * cost.forward
-            totals["flops_recompute"] = totals["flops_recompute"] + again * cost.flops_forward
-            totals["floor"] = totals["floor"] + again * cost.floor_forward
-            kernels_backward = kernels_backward + again * by_host * cost.kernels_forward
+            totals.add("recompute", again * cost.forward)
+            totals.add("flops_recompute", again * cost.flops_forward)
+            totals.add("floor", again * cost.floor_forward)
+            totals.add("kernels_backward", again * by_host * cost.kernels_forward)
         kept = op.saved
         if eager and isinstance(op, Stream) and not (op.module == "norm" and options & FUSED_NORMS):
             kept = kept + op.eager
-        everything = everything + kept
+        totals.add("everything", kept)
         if isinstance(op, Matmul) and op.name != "head":  # what the logits' gradient takes is the loss's
             widest = np.maximum(widest, 2.0 * op.m * op.n * op.groups)
         if op.module == "boundary" and first_norm:
@@ -267,28 +261,48 @@ def summed(
             first_norm = False
         else:
             kept = stays(op, kept, again, recompute, named=habits.keeps_named, compiled=compiled)
-        totals["saved"] = totals["saved"] + kept
+        totals.add("saved", kept)
         if offload.takes(op.name):
-            totals["offloaded"] = totals["offloaded"] + kept
+            totals.add("offloaded", kept)
+    row: dict[str, Any] = {name: totals.of(name) for name in FIELDS}
     if whole:
-        totals["saved"] = boundary
-        totals["offloaded"] = boundary if offload.any and offload.operations is None else 0.0
-    totals["live"] = np.maximum(everything - totals["saved"], 0.0) + widest + buffers
+        row["saved"] = boundary
+        row["offloaded"] = boundary if offload.any and offload.operations is None else 0.0
+    row["live"] = np.maximum(totals.of("everything") - row["saved"], 0.0) + widest + buffers
     launch = profile["host"]
-    device_forward = totals["forward"] + totals["tp_forward"] + totals["cp_forward"] + totals["ep_forward"]
+    device_forward = row["forward"] + row["tp_forward"] + row["cp_forward"] + row["ep_forward"]
     device_backward = (
-        totals["backward_input"] + totals["backward_weight"] + totals["recompute"]
-        + totals["tp_backward"] + totals["cp_backward"] + totals["ep_backward"]
+        row["backward_input"] + row["backward_weight"] + row["recompute"]
+        + row["tp_backward"] + row["cp_backward"] + row["ep_backward"]
     )  # fmt: skip
-    totals["host_forward"] = beyond(launch * kernels_forward, device_forward, waits=waits)
-    totals["host_backward"] = beyond(launch * kernels_backward, device_backward)
-    if np.ndim(kernels_weight) or kernels_weight > 0.0:
+    kernels = {way: totals.of(f"kernels_{way}") for way in ("forward", "backward", "weight")}
+    row["host_forward"] = beyond(launch * kernels["forward"], device_forward, waits=waits)
+    row["host_backward"] = beyond(launch * kernels["backward"], device_backward)
+    if np.ndim(kernels["weight"]) or kernels["weight"] > 0.0:
         of_input = beyond(
-            launch * (kernels_backward - kernels_weight), device_backward - totals["backward_weight"]
+            launch * (kernels["backward"] - kernels["weight"]), device_backward - row["backward_weight"]
         )
-        totals["host_weight"] = beyond(launch * kernels_weight, totals["backward_weight"])
-        totals["host_split"] = of_input + totals["host_weight"] - totals["host_backward"]
-    return LayerCost(**totals)
+        row["host_weight"] = beyond(launch * kernels["weight"], row["backward_weight"])
+        row["host_split"] = of_input + row["host_weight"] - row["host_backward"]
+    return LayerCost(**row)
+
+
+class _Totals:
+    """Sums by name of numbers and arrays that broadcast: those of one shape are added up by themselves, so
+    that what most operations look at is not spread over a whole grid again and again."""
+
+    def __init__(self) -> None:
+        self._parts: defaultdict[str, dict[tuple[int, ...], Any]] = defaultdict(dict)
+
+    def add(self, name: str, value: Any) -> None:
+        """Add to the sum of that name."""
+        shape = getattr(value, "shape", ())
+        parts = self._parts[name]
+        parts[shape] = parts[shape] + value if shape in parts else value
+
+    def of(self, name: str) -> Any:
+        """The sum of that name, small arrays first; 0 where nothing was added."""
+        return sum(sorted(self._parts[name].values(), key=np.size), 0.0)
 
 
 def started(cost: Passes, chip: Chip) -> Passes:

@@ -8,7 +8,7 @@ candidates read each sum by index. One plan is a grid of one point.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -186,14 +186,6 @@ class LayerTable:
     whole: dict[str, Sum]
     rows: dict[str, LayerCost]
 
-    def model_seconds(self) -> Array:
-        """Seconds of one microbatch through the whole model, forward and backward, on the whole grid."""
-        total = np.zeros(self.grid.size)
-        for cost in (self.whole["forward"], self.whole["backward"]):
-            shape = tuple(n if i in cost.on else 1 for i, n in enumerate(self.grid.size))
-            total += np.reshape(cost.values, shape)
-        return total
-
     def cut(self, part: IntArray) -> LayerTable:
         """The same table for some of the candidates."""
         return replace(self, grid=replace(self.grid, places=self.grid.places.cut(part)))
@@ -207,7 +199,9 @@ def tokens_of(work: Work, strategy: Strategy) -> Any:
 @dataclass(frozen=True, slots=True)
 class LayerPrices:
     """What the operations of all layers take on a grid: a table under any recompute and offload word is sums
-    of it. `columns` are (name, its priced operations, whether words speak of it, how many the model has)."""
+    of it. `columns` are (name, its priced operations, whether words speak of it, how many the model has).
+    Each table is made once, whoever asks and for whatever candidates.
+    """
 
     grid: Grid
     on_grid: Strategy
@@ -216,9 +210,20 @@ class LayerPrices:
     chip: Chip
     profile: Profile  # with the axes of the grid
     options: frozenset[str]
+    _made: dict[tuple[str, str], LayerTable] = field(default_factory=dict)
+
+    def placed(self, places: Places) -> LayerPrices:
+        """The same for candidates in other places of the grid."""
+        return replace(self, grid=replace(self.grid, places=places))
 
     def table(self, strategy: Strategy) -> LayerTable:
         """The layers under the recompute and offload words of `strategy`."""
+        words = strategy.recompute, strategy.offload
+        if words not in self._made:
+            self._made[words] = self._table(strategy)
+        return replace(self._made[words], grid=self.grid)
+
+    def _table(self, strategy: Strategy) -> LayerTable:
         recompute, size = parse(strategy.recompute), self.grid.size
         share = _whole_share(self.n_layers, recompute, self.on_grid)
         rows: dict[str, LayerCost] = {}
@@ -261,13 +266,9 @@ def layer_table(
     strategy: Strategy,
     profile: Profile,
     many: Candidates,
-    *,
-    every: bool = False,
 ) -> LayerTable:
-    """The layers of all candidates of `strategy` under its words; `many` holds its degrees. `every`:
-    each of their shapes (tp, cp, microbatch_size) with each of their pairs (ep, etp).
-    """
-    return layer_prices(model, cluster, work, strategy, profile, many, every=every).table(strategy)
+    """The layers of all candidates of `strategy` under its words; `many` holds its degrees."""
+    return layer_prices(model, cluster, work, strategy, profile, many).table(strategy)
 
 
 def layer_prices(
@@ -282,7 +283,9 @@ def layer_prices(
     every: bool = False,
 ) -> LayerPrices:
     """What the operations of the candidates of `strategy` take. They are priced once and kept where tables
-    under several `recomputes` are wanted, else as they are summed."""
+    under several `recomputes` are wanted, else as they are summed. `every`: on each of the candidates' shapes
+    (tp, cp, microbatch_size) with each of their pairs (ep, etp), along the first and the last dimension of
+    the grid; assumes `stage_blind`."""
     asked = [parse(word) for word in recomputes or (strategy.recompute,)]
     by_stage = any(not word.is_full and bool(word.every or word.layers) for word in asked)
     grid = _grid(work, strategy, profile, many, by_stage=by_stage, every=every)
@@ -368,20 +371,22 @@ def _grid(
     own = ("tp", "cp", "ep", "etp", "microbatch_size", "dp", "pp")
     if numbers_vary(profile) or np.ndim(work.seq_len):
         return _points(many.all(*own))
-    if not _stage_blind(strategy):
+    if not stage_blind(strategy):
         return _points(many.distinct(*own))
     experts = many.distinct("ep", "etp")
+    pp = many.axis("pp") if by_stage else Axis(np.ones(1, np.int64), np.zeros(0, np.int64))
+    if every:
+        return _points(many.distinct("tp", "cp", "microbatch_size"), experts, pp)
     shape = ("tp", "cp", "microbatch_size", *(("pp",) if by_stage else ()))
     shapes = many.distinct(*shape)
     tokens = axis(shapes.values["microbatch_size"] * work.seq_len / shapes.values["cp"], len(shapes))
-    pp = many.axis("pp") if by_stage else Axis(np.ones(1, np.int64), np.zeros(0, np.int64))
     along = (many.axis("tp"), tokens, many.axis("cp"), pp)
     size = (*(len(one) for one in along), len(experts))
     points = int(np.prod(size))
     # Most operations do not look at cp; messages over cp and what the host adds do.
     on_axes = _OPERATIONS * points // size[2] + points
     each = _OPERATIONS + 1
-    if every or each * len(shapes) * len(experts) <= min(on_axes, each * many.n):
+    if each * len(shapes) * len(experts) <= min(on_axes, each * many.n):
         return _points(shapes, experts)
     if each * many.n <= on_axes:
         return _points(many.distinct(*shape, "ep", "etp"))
@@ -393,16 +398,20 @@ def _grid(
     return Grid(values, size, Places(size, (*at, experts.at if len(experts) > 1 else None)))
 
 
-def _points(rows: Distinct, experts: Distinct | None = None) -> Grid:
-    """Each row as a point along the first dimension, with each pair of expert degrees or with its own."""
-    many = 1 if experts is None else len(experts)
-    size = (len(rows), 1, 1, 1, many)
+def _points(rows: Distinct, experts: Distinct | None = None, pp: Axis | None = None) -> Grid:
+    """Each row as a point along the first dimension, with each pair of expert degrees or with its own, and
+    with each length of a pipeline where that is asked for."""
+    many, stages = 1 if experts is None else len(experts), 1 if pp is None else len(pp)
+    size = (len(rows), 1, 1, stages, many)
     values = {name: _first_axis(column) for name, column in rows.values.items()}
     inner = None
     if experts is not None:
         values |= {name: _along(column, 4) for name, column in experts.values.items()}
         inner = experts.at if many > 1 else None
-    return Grid(values, size, Places(size, (rows.at if len(rows) > 1 else None, None, None, None, inner)))
+    if pp is not None:
+        values["pp"] = _along(pp.values, 3)
+    along = pp.at if pp is not None and stages > 1 else None
+    return Grid(values, size, Places(size, (rows.at if len(rows) > 1 else None, None, None, along, inner)))
 
 
 def _along(column: Values, dimension: int) -> Any:
@@ -424,14 +433,14 @@ def shape_on(work: Work, strategy: Strategy, tokens: Any) -> Shape:
     return Shape(rows * tokens, work.seq_len, size, s.tp, s.cp, s.ep, s.etp, work.document_len)
 
 
-def _stage_blind(strategy: Strategy) -> bool:
+def stage_blind(strategy: Strategy) -> bool:
     """Whether dp and pp move no axis that a layer sends over: tp and cp innermost, stages outermost."""
     return strategy.placement[:2] == ("tp", "cp") and strategy.placement[-1] == "pp"
 
 
 def _reach(cluster: Cluster, on_grid: Strategy) -> dict[str, Span]:
     """Spans of the axes that layers send over, each along the dimensions that it looks at."""
-    if not _stage_blind(on_grid):
+    if not stage_blind(on_grid):
         return spans(cluster, replace(on_grid, zero_group=1))
     attention = spans(cluster, replace(on_grid, dp=1, pp=1, ep=1, etp=1, zero_group=1))
     # Experts lie from the first rank of a stage outwards, whatever tp and cp are.

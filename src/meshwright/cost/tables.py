@@ -110,11 +110,13 @@ def shared(
     profile: Profile,
     many: Candidates,
     recomputes: Sequence[str] = (),
+    prices: LayerPrices | None = None,
 ) -> Shared:
     """The tables of the strategies whose degrees `many` holds, each in one row, for its own recompute word or
-    to be asked for several."""
+    to be asked for several; `prices` where their layers are priced already."""
     lines, where = pipelines(model, work, strategy, many)
-    prices = layer_prices(model, cluster, work, strategy, profile, many, recomputes=recomputes)
+    if prices is None:
+        prices = layer_prices(model, cluster, work, strategy, profile, many, recomputes=recomputes)
     return Shared(prices.table(strategy), lines, where, strategy.schedule, prices)
 
 

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost.adapters import state_widths
-from meshwright.cost.distinct import Candidates
 from meshwright.cost.gathered import stays_whole
 from meshwright.cost.memory import context_bytes, microbatches_in_flight
 from meshwright.cost.ops import stream_seconds
-from meshwright.cost.rows import LayerTable, layer_table
+from meshwright.cost.rows import LayerPrices, LayerTable, Places
 from meshwright.cost.schedule import load as load_schedule
 from meshwright.cost.stages import Layers, Stages
 from meshwright.cost.states import host_step_seconds, update_bytes
@@ -120,47 +119,45 @@ def _wide(value: Any, classes: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StageBytes:
-    """Of the rows of a table, for each stage class [n, C]: parameters of a rank, bytes that a microbatch
-    keeps there, and the rank that is fullest."""
+    """Bytes of rows by stage class, [n, C]: what a rank holds of states at least, and how many microbatches
+    are under way when backward begins (0 where what they keep is not counted); `fragments` is the share of
+    what they keep that is lost beside it."""
 
-    dense: FloatArray
-    expert: FloatArray
-    saved: FloatArray
-    rank: FloatArray
+    states: FloatArray
+    under_way: FloatArray | float
+    fragments: float
 
-    def at(self, part: Any) -> StageBytes:
-        """Some of the rows."""
-        return StageBytes(self.dense[part], self.expert[part], self.saved[part], self.rank[part])
-
-    def least(self, request: Request, strategy: Strategy) -> FloatArray:
-        """Bytes that the fullest rank holds at least, [n]: the states of `memory_floor` by the stages' own
-        parameters, with what the microbatches in flight keep when backward begins.
-
-        Left out: working sets, logits, what is gathered without a pipeline. Gradients that each backward
-        makes anew may not be there yet; what is offloaded, or kept by adapters, is not counted.
-        """
-        s, habits = strategy, request.profile.framework
-        plan = load_schedule(s.schedule)
-        held, whole = plan.PARAMETERS_HELD, self.dense + self.expert
-        states = _states(request, s, held * self.dense, held * self.expert, float(habits.keeps_grads), 1)
-        states = states + context_bytes(habits, request.cluster) + _gathered(request, s, held * whole, 1)
-        if not parse_offload(s.offload).any and not parse_finetune(s.finetune).frozen:
-            microbatches = request.work.global_batch_size / (np.asarray(s.dp, float) * s.microbatch_size)
-            ranks = Stages(self.dense, self.expert, fullest_rank=self.rank)
-            under_way = np.maximum(microbatches_in_flight(s, ranks, plan, microbatches), 1.0)
-            states = states + (1.0 + habits.fragments) * self.saved * under_way
-        return np.asarray(states.max(-1) * ROUNDED)
+    def least(self, saved: FloatArray) -> FloatArray:
+        """Bytes that the fullest rank holds at least, [n], where a microbatch keeps `saved` [n, C]."""
+        if not np.ndim(self.under_way):
+            return np.asarray(self.states.max(-1) * ROUNDED)
+        whole = self.states + (1.0 + self.fragments) * saved * self.under_way
+        return np.asarray(whole.max(-1) * ROUNDED)
 
 
-def stage_bytes(known: Shared) -> StageBytes:
-    """What the rows of `known` hold by stage class."""
-    lines, where, table = known.lines, known.where, known.layers
-    return StageBytes(
-        dense=lines.dense.take(where.dense, axis=1).T,
-        expert=lines.expert.take(where.expert, axis=1).T,
-        saved=Layers(lines, where, table, table.grid.places).summed("saved"),
-        rank=lines.fullest_rank.take(where.pair, axis=1).T,
-    )
+def stage_bytes(request: Request, strategy: Strategy, known: Shared) -> StageBytes:
+    """The states of `memory_floor` by the stages' own parameters; `known` is of the rows of `strategy`.
+
+    Left out: working sets, logits, what is gathered without a pipeline. Gradients that each backward makes
+    anew may not be there yet; what is offloaded, or kept by adapters, is not counted.
+    """
+    s, habits = strategy, request.profile.framework
+    plan = load_schedule(s.schedule)
+    lines, where = known.lines.held(plan.PARAMETERS_HELD), known.where
+    dense, expert = lines.dense.take(where.dense, axis=1).T, lines.expert.take(where.expert, axis=1).T
+    states = _states(request, s, dense, expert, float(habits.keeps_grads), 1)
+    states = states + context_bytes(habits, request.cluster) + _gathered(request, s, dense + expert, 1)
+    if parse_offload(s.offload).any or parse_finetune(s.finetune).frozen:
+        return StageBytes(states, 0.0, habits.fragments)
+    microbatches = request.work.global_batch_size / (np.asarray(s.dp, float) * s.microbatch_size)
+    ranks = Stages(dense, expert, fullest_rank=lines.fullest_rank.take(where.pair, axis=1).T)
+    under_way = np.maximum(microbatches_in_flight(s, ranks, plan, microbatches), 1.0)
+    return StageBytes(states, under_way, habits.fragments)
+
+
+def saved_bytes(known: Shared) -> FloatArray:
+    """Bytes that a microbatch keeps on each stage class of the rows of `known`, [n, C]."""
+    return Layers(known.lines, known.where, known.layers, known.layers.grid.places).summed("saved")
 
 
 def offload_is_slower(request: Request, strategy: Strategy) -> bool:
@@ -195,19 +192,18 @@ def busy_at_peak(flops: float, cluster: Cluster, work: Work, strategy: Strategy)
     return flops * share / (fastest * np.asarray(strategy.tp) * strategy.cp)
 
 
-def busy_seconds(request: Request, words: Strategy, shapes: Candidates) -> FloatArray | None:
-    """Seconds that one microbatch takes through the whole model at least, for each of the `shapes` (tp, cp,
-    microbatch_size) with each of its pairs (ep, etp); None where dp and pp move axes that layers send over.
+def busy_seconds(prices: LayerPrices, words: Strategy) -> FloatArray:
+    """Seconds that one microbatch takes through the whole model at least, for each shape (tp, cp,
+    microbatch_size) of `prices` with each of its pairs (ep, etp), [shapes * pairs].
 
     The cost model's own seconds of all layers and ends: what a microbatch takes depends on neither dp, pp,
     vpp nor ZeRO, and a recompute word only adds to what it takes without.
     """
-    if words.placement[:2] != ("tp", "cp") or words.placement[-1] != "pp":
-        return None
-    r = request
-    plain = replace(words, dp=1, tp=1, pp=1, vpp=1, cp=1, ep=1, etp=1, microbatch_size=1, zero_group=1)
-    table = layer_table(r.model, r.cluster, r.work, plain, r.profile, shapes, every=True)
-    return table.model_seconds().ravel() * ROUNDED
+    shapes, *_, pairs = prices.grid.size
+    cells = np.arange(shapes * pairs)
+    everywhere = prices.placed(Places(prices.grid.size, (cells // pairs, None, None, None, cells % pairs)))
+    seconds = seconds_of(everywhere.table(replace(words, recompute="none")))
+    return np.broadcast_to(np.asarray(seconds, float), cells.shape)
 
 
 def seconds_of(table: LayerTable) -> Any:

@@ -13,10 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.checks.layout import ShardGroup
-from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.flops import model_flops
-from meshwright.cost.rows import candidates
+from meshwright.cost.rows import LayerTable, candidates
 from meshwright.cost.schedule import load as load_schedule
 from meshwright.cost.step import evaluate
 from meshwright.cost.tables import Shared, shared
@@ -27,6 +26,7 @@ from meshwright.search.bounds import (
     busy_seconds,
     held,
     memory_floor,
+    saved_bytes,
     seconds_of,
     stage_bytes,
     time_floor,
@@ -36,6 +36,7 @@ from meshwright.search.necessity import TECHNIQUES, does_without
 from meshwright.search.pool import Times
 from meshwright.search.ranking import Candidate, Shortlist, axes_used, fastest_of_each
 from meshwright.search.savings import NO_NEED, Chosen, Spared
+from meshwright.search.shapes import Shapes
 from meshwright.search.space import IntArray, Mask, Space, Words
 from meshwright.strategy.recompute import in_order
 from meshwright.strategy.records import Strategy
@@ -226,13 +227,17 @@ def _times(request: Request, space: Space, words: Words) -> FloatArray:
     return np.ascontiguousarray(np.broadcast_to(times, shape))
 
 
-def _floors(request: Request, space: Space, families: list[Family], limits: Limits) -> list[FloatArray]:
+def _floors(
+    request: Request, space: Space, families: list[Family], limits: Limits, shapes: Shapes
+) -> list[FloatArray]:
     """Seconds that a step of each family's rows takes at least: nothing recomputed, so under any word."""
-    words = replace(_hiding(families).words, recompute="none")
-    shapes, cells = _shapes(space, families)
-    busy = busy_seconds(request, space.strategy(words, {"dp": 1}, 1), shapes)
-    if busy is not None:
-        return [family.times * busy.take(cell) for family, cell in zip(families, cells)]
+    # Layers are quickest under a schedule that hides expert traffic, where there is one.
+    quickest = max(families, key=lambda family: load_schedule(family.words.schedule).JOINED).words
+    words = replace(quickest, recompute="none")
+    prices = shapes.prices(words)
+    if prices is not None:
+        busy = busy_seconds(prices, space.strategy(words, {"dp": 1}, 1))
+        return [family.times * busy.take(shapes.cells(family.rows)) for family in families]
     return [
         family.times
         * busy_at_peak(
@@ -242,42 +247,12 @@ def _floors(request: Request, space: Space, families: list[Family], limits: Limi
     ]
 
 
-def _hiding(families: list[Family]) -> Family:
-    """The family whose layers are quickest: of a schedule that hides expert traffic, where there is one."""
-    return max(families, key=lambda family: load_schedule(family.words.schedule).JOINED)
-
-
-def _shapes(space: Space, families: list[Family]) -> tuple[Candidates, list[IntArray]]:
-    """The distinct shapes and expert degrees of the families' rows, and each row's place among the pairs."""
-    m = len(space.sizes)
-    shape_at = [f.rows.block * m + f.rows.size for f in families]
-    used = _present(shape_at, len(space.blocks["tp"]) * m)
-    pairs = _present([f.rows.experts for f in families], len(space.ep))
-    columns = {"tp": space.blocks["tp"][used // m], "cp": space.blocks["cp"][used // m]}
-    columns |= {"microbatch_size": space.sizes[used % m], "ep": space.ep[pairs], "etp": space.etp[pairs]}
-    n = max(len(used), len(pairs))
-    filled = {k: np.concatenate([v, np.full(n - len(v), v[0])]) for k, v in columns.items()}
-    shapes = Candidates(filled | {"pp": 1, "dp": 1}, n)
-    shape, experts = shapes.distinct("tp", "cp", "microbatch_size"), shapes.distinct("ep", "etp")
-    by_block, by_pair = np.zeros(len(space.blocks["tp"]) * m, np.int64), np.zeros(len(space.ep), np.int64)
-    by_block[used], by_pair[pairs] = shape.at[: len(used)] * len(experts), experts.at[: len(pairs)]
-    cells = [by_block.take(at) + by_pair.take(f.rows.experts) for f, at in zip(families, shape_at)]
-    return shapes, cells
-
-
-def _present(places: list[IntArray], size: int) -> IntArray:
-    """Which of so many places occur, rising."""
-    seen = np.zeros(size, bool)
-    for some in places:
-        seen[some] = True
-    return np.flatnonzero(seen)
-
-
 def _scan_families(
     request: Request, space: Space, families: list[Family], found: Scan, limits: Limits
 ) -> None:
     """All strategies of some families: time floors first, then the most promising in rounds."""
-    floors = _floors(request, space, families, limits)
+    shapes = Shapes(request, space, [family.rows for family in families])
+    floors = _floors(request, space, families, limits, shapes)
     left: list[IntArray] = []
     for family, floor in zip(families, floors):
         near = np.flatnonzero(floor <= _bars(found, space, family, limits).highest)
@@ -292,7 +267,7 @@ def _scan_families(
             left[i] = near[size:]
         if not any(len(part) for part in parts):
             return
-        _scan_round(request, space, families, parts, found, limits)
+        _scan_round(request, space, families, parts, found, limits, shapes)
 
 
 def _count_slow(
@@ -342,6 +317,24 @@ def _bars(found: Scan, space: Space, family: Family, limits: Limits) -> Bars:
     return Bars(by_pair.ravel(), by_experts)
 
 
+@dataclass(frozen=True, slots=True)
+class Hopeful:
+    """What is `chosen` of a round, each array [n] over its rows.
+
+    `at` are their places in the round's tables. `least` holds, for each recompute word, the bytes that the
+    fullest rank holds at least; where the step is too slow for the word anyway they are infinite. `known` are
+    tables of the strategies that were fast and light enough under some word when the round began, `place`
+    where a row stands among those (below 0: nowhere).
+    """
+
+    chosen: Chosen
+    at: IntArray
+    times: FloatArray
+    least: dict[str, FloatArray]
+    known: Shared
+    place: IntArray
+
+
 def _scan_round(
     request: Request,
     space: Space,
@@ -349,56 +342,98 @@ def _scan_round(
     parts: list[IntArray],
     found: Scan,
     limits: Limits,
+    shapes: Shapes,
 ) -> None:
     """Bound and evaluate some rows of each family under every recompute and ZeRO word; what these do not move
     is found out once."""
     r = request
     some = joined([family.rows.at(part) for family, part in zip(families, parts)])
     times = np.concatenate([family.times[part] for family, part in zip(families, parts)])
-    degrees = some.degrees(space)
     chosen = list(_that_may_fit(request, space, families, parts, some, found, limits))
+    if not chosen:
+        return
     kept = np.zeros(len(some), bool)
     for mine in chosen:
         kept[mine.rows] = True
-    union, at = np.flatnonzero(kept), np.cumsum(kept) - 1  # rows of the tables, and each row's place there
-    spared = Spared()
+    rows, at = some.at(kept), np.cumsum(kept) - 1  # of the tables, and each row's place there
+    degrees, recomputes = rows.degrees(space), in_order(space.words["recompute"])
     tables: dict[bool, Shared] = {}
-    known: list[Shared] = []
     for mine in chosen:
         if mine.hides not in tables:
-            every = _strategies(space, mine.words, degrees, union, 1)
-            many, recomputes = candidates(every, len(union)), space.words["recompute"]
-            tables[mine.hides] = shared(r.model, r.cluster, r.work, every, r.profile, many, recomputes)
-        strategy = _strategies(space, mine.words, degrees, mine.rows, mine.groups)
-        own = tables[mine.hides].cut(at[mine.rows])
-        known.append(own.exchanging(r.model, r.cluster, r.work, strategy, r.profile))
-    for recompute in in_order(space.words["recompute"]) if chosen else ():
-        word = replace(every, recompute=recompute)
-        layers = {hides: table.prices.table(word) for hides, table in tables.items()}
-        seconds = {hides: np.broadcast_to(seconds_of(x), union.shape) for hides, x in layers.items()}
-        for mine, own in zip(chosen, known):
-            words, where = replace(mine.words, recompute=recompute), at[mine.rows]
-            needed = spared.left(r, mine, recompute)
-            floor = times[mine.rows] * seconds[mine.hides][where]
-            strategy = _strategies(space, words, degrees, mine.rows, mine.groups)
+            every = space.strategy(mine.words, degrees, 1)
+            tables[mine.hides] = shared(
+                r.model, r.cluster, r.work, every, r.profile, candidates(every, len(rows)),
+                space.words["recompute"], shapes.of(mine.words, rows),
+            )  # fmt: skip
+    by_word = {
+        (hides, word): table.prices.table(replace(every, recompute=word))
+        for hides, table in tables.items()
+        for word in recomputes
+    }
+    seconds = {key: np.broadcast_to(seconds_of(layers), len(rows)) for key, layers in by_word.items()}
+    hopeful = []
+    for mine in chosen:
+        where = at[mine.rows]
+        own = {word: (by_word[mine.hides, word], seconds[mine.hides, word]) for word in recomputes}
+        strategy = _strategies(space, mine.words, degrees, where, mine.groups)
+        hopeful.append(
+            _hopeful(r, mine, strategy, where, times[mine.rows], tables[mine.hides], own, found, limits)
+        )
+    spared = Spared()
+    for word in recomputes:
+        for one in hopeful:
+            mine = one.chosen
+            needed = spared.left(r, mine, word)
+            floor = one.times * seconds[mine.hides, word][one.at]
+            words = replace(mine.words, recompute=word)
+            strategy = _strategies(space, words, degrees, one.at, mine.groups)
             fast = np.flatnonzero(needed & (floor <= _threshold(found, strategy, limits)))
             found.bounded[NO_NEED] += int((~needed).sum())
             found.bounded[NO_TIME] += int(needed.sum()) - len(fast)
-            if not len(fast):
-                continue
-            strategy, tabled = (
-                strategy.take(fast),
-                replace(own, layers=layers[mine.hides].cut(where)).cut(fast),
-            )
-            hopeless = _hopeless(found, stage_bytes(tabled).least(r, strategy))
+            hopeless = _hopeless(found, one.least[word][fast]) | (one.place[fast] < 0)
             found.bounded[NO_MEMORY] += int(hopeless.sum())
-            if not hopeless.all():
-                rest = np.flatnonzero(~hopeless)
-                strategy, tabled = strategy.take(rest), tabled.cut(rest)
-                evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile, known=tabled)
-                fits = _absorb(found, strategy, evaluation, limits)
-                if limits.keep is None:  # a pool is asked again where less fits
-                    spared.fit(mine, recompute, fast[rest[fits]])
+            rest = fast[~hopeless]
+            if not len(rest):
+                continue
+            known = replace(
+                one.known.cut(one.place[rest]), layers=by_word[mine.hides, word].cut(one.at[rest])
+            )
+            strategy = strategy.take(rest)
+            evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile, known=known)
+            fits = _absorb(found, strategy, evaluation, limits)
+            if limits.keep is None:  # a pool is asked again where less fits
+                spared.fit(mine, word, rest[fits])
+
+
+def _hopeful(
+    request: Request,
+    mine: Chosen,
+    strategy: Strategy,
+    at: IntArray,
+    times: FloatArray,
+    tables: Shared,
+    by_word: dict[str, tuple[LayerTable, FloatArray]],
+    found: Scan,
+    limits: Limits,
+) -> Hopeful:
+    """The chosen strategies with their floors of memory, and what those exchange that may still matter."""
+    r, n = request, len(at)
+    known = tables.cut(at).laid(r.model, r.work, strategy, candidates(strategy, n))
+    stages = stage_bytes(r, strategy, known)
+    least: dict[str, FloatArray] = {}
+    alive = np.zeros(n, bool)
+    for word, (layers, seconds) in by_word.items():
+        own = replace(strategy, recompute=word)
+        fast = times * seconds[at] <= _threshold(found, own, limits)
+        saved = saved_bytes(replace(known, layers=layers.cut(at)))
+        least[word] = np.where(fast, stages.least(saved), np.inf)
+        alive |= fast & ~_hopeless(found, least[word])
+    few = np.flatnonzero(alive)
+    place = np.where(alive, np.cumsum(alive) - 1, -1)
+    known = known.cut(few)
+    if len(few):
+        known = known.exchanging(r.model, r.cluster, r.work, strategy.take(few), r.profile)
+    return Hopeful(mine, at, times, least, known, place)
 
 
 def _that_may_fit(
