@@ -18,6 +18,7 @@ from meshwright.report.guide import sentences
 from meshwright.search.bounds import Request
 from meshwright.search.guide import practice, recipes, rule, table, tree
 from meshwright.search.guide.facts import QUESTIONS, facts
+from meshwright.search.guide.near import near
 from meshwright.search.guide.recipes import Recipe
 from meshwright.search.mixes import Mix, mixes, recipe_words
 from meshwright.search.scan import scan
@@ -231,3 +232,27 @@ def test_faults_of_a_request_have_a_way_out() -> None:
     with pytest.raises(InputError) as caught:
         api.guide("llama-3.1-8b", "64xh100")
     assert "sequence length" in str(caught.value)
+
+
+def test_a_job_of_the_table_is_nearest_to_itself() -> None:
+    case = next(case for case in TABLE if case.strategy is not None and case.losses)
+    first, *others = near(case.facts(), 3)
+    assert first.job == case.job
+    assert first.distance == 0
+    assert first.loss == case.loss(RULE.mix(case.facts()))
+    assert all(one.distance > 0 for one in others)
+
+
+def test_what_the_rule_is_known_to_lose_and_cannot_do_is_said() -> None:
+    far = next(c for c in TABLE if c.strategy is not None and c.loss(RULE.mix(c.facts())) >= table.SLACK)
+    asked = far.job.request()
+    said = api.guide(asked.model, asked.cluster, work=asked.work).answer
+    assert said is not None
+    assert said.near[0].loss == table.SLACK
+    assert any("15 % or more" in remark for remark in said.remarks)
+    # 288 chips are 32 x 9, so no 64 of the 144 of a stage can share the experts.
+    odd = api.guide("deepseek-v3", "288xgb200", seq_len=4096).answer
+    assert odd is not None
+    if odd.mix.ep < odd.advice.recipe.ep:
+        assert any(f"nearest below is {odd.mix.ep}" in remark for remark in odd.remarks)
+    assert f"experts dealt out over {odd.mix.ep} chips" in odd.split

@@ -14,7 +14,7 @@ from meshwright.files.request import Request
 from meshwright.report.guide import Answer, Compared, Guide
 from meshwright.report.records import Because, Estimate
 from meshwright.search.bounds import Request as Asked
-from meshwright.search.guide import practice, rule
+from meshwright.search.guide import near, practice, rule
 from meshwright.search.guide.facts import facts
 from meshwright.search.mixes import Mix
 from meshwright.search.plan import raise_faults
@@ -51,7 +51,7 @@ def guide(
     beside = _compared(request, mix, request.price(price_per_chip_hour), progress) if compare else None
     answer = Answer(
         request.model, request.cluster.cluster, request.work, request.derived, job, asked, advice, mix,
-        tuple(shipped.outside(job)), beside,
+        tuple(shipped.outside(job)), beside, near.near(job),
     )  # fmt: skip
     return Guide(shipped, answer)
 

@@ -12,6 +12,7 @@ from meshwright.report import as_json
 from meshwright.report.error_json import diagnostics_json
 from meshwright.report.sweep import summary
 from meshwright.search.guide.facts import BY_NAME, Facts, Question
+from meshwright.search.guide.near import Near
 from meshwright.search.guide.rule import Advice, Ask, Losses, Node, Rule, node_json
 from meshwright.search.guide.table import SLACK
 from meshwright.search.mixes import Mix
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from meshwright.report.records import Because, Estimate
     from meshwright.work import Work
 
+FAR = 0.05  # a loss of a computed job that a person is warned of
+UNLIKE = 0.1  # mean distance of figures from which jobs are not alike
 LEFT = "microbatch, recompute, ZeRO stage, chunks of a stage and schedule are what fits best: plan finds them"
 
 
@@ -57,6 +60,7 @@ class Answer:
     mix: Mix
     outside: tuple[tuple[Question, float], ...] = ()  # figures that none of the rule's jobs had
     compared: Compared | None = None
+    near: tuple[Near, ...] = ()  # computed jobs like it
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -71,17 +75,51 @@ class Answer:
                 f"{state.words}: {state.text(share)}; with Adam it takes {least:,} chips at the least, "
                 f"and there are {self.facts.n_chips:,}"
             )
-        if self.outside:
-            figures = "; ".join(
-                f"{question.words} {question.text(value)}" for question, value in self.outside
-            )
-            told.append(f"none of the jobs behind the rule had such figures: {figures}; let plan search")
+        doubts = list(self._doubts())
+        if doubts:
+            told += [*doubts[:-1], f"{doubts[-1]}; let plan search"]
         return tuple(told)
+
+    def _doubts(self) -> Iterator[str]:
+        """Where the rule is known to be off, or knows nothing."""
+        meant, ranks = min(self.advice.recipe.ep, self.facts.experts), self.facts.n_chips // self.mix.pp
+        if self.mix.ep < meant:
+            yield (
+                f"the rule means experts over {meant} chips; of what divides both {self.facts.experts:,} "
+                f"experts and the {ranks:,} chips of a stage the nearest below is {self.mix.ep}, which may "
+                "cost much"
+            )
+        worst = max((one.loss for one in self.near if one.distance < UNLIKE), default=0.0)
+        if worst >= FAR:
+            least = "or more " if worst >= SLACK else ""
+            yield (
+                f"in jobs like this one the rule lost up to {units.percent_text(worst, 0)} {least}against "
+                "the computed plan"
+            )
+        if self.outside:
+            figures = "; ".join(f"{one.words} {one.text(value)}" for one, value in self.outside)
+            yield f"none of the jobs behind the rule had such figures: {figures}"
+        elif all(one.distance >= UNLIKE for one in self.near):
+            yield "no computed job is much like this one"
 
     @property
     def words(self) -> str:
         """The advice as a person would say it."""
         return self.advice.recipe.words(experts=self.facts.experts > 0)
+
+    @property
+    def split(self) -> str:
+        """The degrees as a person would say them."""
+        m = self.mix
+        parts = [
+            (m.pp, "{} pipeline stages"),
+            (m.tp, "each layer cut over {} chips (tensor parallel)"),
+            (m.cp, "each sequence cut over {} chips (context parallel)"),
+            (m.ep, "experts dealt out over {} chips"),
+        ]
+        said = [text.format(degree) for degree, text in parts if degree > 1]
+        copies = f"{self.dp:,} copies of the model" if self.dp > 1 else "one copy of the model"
+        return ", ".join([copies, *said])
 
     def path(self) -> list[tuple[str, str]]:
         """Each question's answer in words, and the job's own figure."""
@@ -137,6 +175,10 @@ def _answer(a: Answer) -> dict[str, Any]:
             for ask, (words, _) in zip(a.asked, a.path())
         ],
         "losses": asdict(a.advice.losses),
+        "split": a.split,
+        "near": [
+            {"job": str(one.job), "loss_percent": 100 * one.loss, "distance": one.distance} for one in a.near
+        ],
         "remarks": list(a.remarks),
         "derived": {name: {"value": b.value, "because": b.because} for name, b in a.derived.items()},
         "compared": None,

@@ -8,6 +8,7 @@ from meshwright import units
 from meshwright.report.as_json import strategy_line
 from meshwright.report.guide import LEFT, Answer, Compared, Guide, lost, sentences
 from meshwright.report.terminal.findings import print_findings
+from meshwright.search.guide.table import SLACK
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,14 +37,22 @@ def _print_answer(a: Answer, console: Console) -> None:
     if batch is not None:
         console.print(f"  {batch.because}")
     console.print()
+    console.print(f"Advice: {a.split}.")
+    console.print(f"  dp {a.dp}, tp {a.mix.tp}, pp {a.mix.pp}, cp {a.mix.cp}, ep {a.mix.ep}")
+    console.print(f"  The rule says: {a.words}.")
+    console.print(f"  Not in the rule: {LEFT}.")
+    for remark in a.remarks:
+        console.print(f"  Mind: {remark}.")
+    console.print()
+    console.print("What led there:")
     for said, value in a.path():
         console.print(f"  {said} (here {value})")
     console.print()
-    console.print(f"{a.words[0].upper()}{a.words[1:]}.")
-    console.print(f"  dp {a.dp}, tp {a.mix.tp}, pp {a.mix.pp}, cp {a.mix.cp}, ep {a.mix.ep}; {LEFT}")
-    console.print(f"  Where this was the advice: {lost(a.advice.losses)}.")
-    for remark in a.remarks:
-        console.print(f"  Mind: {remark}.")
+    console.print("What it loses against a computed plan:")
+    console.print(f"  wherever this was the advice: {lost(a.advice.losses)}")
+    for one in a.near:
+        more = " or more" if one.loss >= SLACK else ""
+        console.print(f"  a job like this one ({one.job}): {units.percent_text(one.loss)}{more}")
     if a.compared is not None:
         _print_compared(a.compared, console)
 

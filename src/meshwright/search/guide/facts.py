@@ -112,26 +112,30 @@ QUESTIONS: tuple[Question, ...] = (
     ),
     Question(
         "state",
-        f"training state ({STATE_BYTES} bytes a parameter) over all chips, of a chip's memory",
+        f"training state cut over all chips ({STATE_BYTES} bytes a parameter), as a share of a chip's memory",
         lambda f: STATE_BYTES * f.parameters / f.n_chips / f.usable_bytes,
         units.percent_text,
     ),
     Question(
         "weights",
-        "chips that the weights alone (2 bytes a parameter) would fill",
+        "chips that the weights alone would fill (2 bytes a parameter)",
         lambda f: 2 * f.parameters / f.usable_bytes,
     ),
     Question("active", "parameters that a token uses", lambda f: f.active, units.count_text),
     Question("domain", "chips of a fast domain", lambda f: float(f.domain), units.count_text),
     Question(
         "network",
-        "FLOPs of a chip for each byte of the slowest link between copies",
+        "FLOPs that a chip does while one byte crosses the slowest link between copies",
         lambda f: f.flops / f.network_bytes_s,
         units.count_text,
     ),
     Question("tokens_per_chip", "tokens a chip a step", lambda f: f.tokens_per_chip, units.count_text),
     Question("seq_len", "tokens of a sequence", lambda f: f.seq_len / 1024, lambda v: f"{v:g}k"),
     Question("chips_per_sequence", "chips for each sequence of a step", lambda f: f.n_chips / f.sequences),
-    Question("cover", "times that a step's arithmetic outlasts sending all weights once", lambda f: f.cover),
+    Question(
+        "cover",
+        "length of a step's arithmetic, in times that it takes to send all weights once",
+        lambda f: f.cover,
+    ),
 )
 BY_NAME = {question.name: question for question in QUESTIONS}
