@@ -212,7 +212,17 @@ def test_what_to_recompute_is_a_matter_of_modules() -> None:
     70B recomputing the MLP costs 16 %. The first in bytes within a third.
     """
     none, again = (
-        Run("moonlight-16b-a3b", "8xh100", 4096, 4, tp=2, ep=8, recompute=r)
+        Run(
+            "moonlight-16b-a3b",
+            "8xh100",
+            4096,
+            4,
+            tp=2,
+            ep=8,
+            recompute=r,
+            dispatcher="all-to-all",
+            options=("bf16-optimizer", "fused-loss"),
+        )
         for r in ("none", "selective:mla_up")
     )
     assert 0.6 < none.gib - again.gib < 1.0

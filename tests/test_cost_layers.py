@@ -151,6 +151,57 @@ def test_mla_block_flops() -> None:
     assert flops(ops("mla")) == projections + T * S * a * (dn + dr + dv) + 6 * T * h * f
 
 
+def test_whole_heads_of_mla_are_joined_in_plain_operations_unless_compiled() -> None:
+    """Of a head 10 x 64 to turn, 2 x 192 to write q anew, 2 x 128 read and 192 + 128 written of k and v."""
+    plain, joined = (
+        next(op for op in ops("mla", said=words(compiled=c)) if op.name == "rope") for c in (False, True)
+    )
+    assert isinstance(plain, Stream)
+    assert isinstance(joined, Stream)
+    assert (plain.forward, plain.fusible) == (2 * T * 128 * (640 + 384 + 256 + 320), False)
+    assert (joined.forward, joined.fusible) == (2 * T * 128 * (128 + 256 + 320), True)
+
+
+def test_biases_of_experts_are_added_in_fp32_one_expert_after_another() -> None:
+    """28 bytes an element of what all experts give, and 40 backward; none without biases or compiled."""
+    biased = Block(None, replace(EXPERTS.ffn, bias=True))  # type: ignore[type-var]
+
+    def added(block: Block, ep: int = 1, **said: Any) -> list[Operation]:
+        listed = operations(block, model("moe"), shape_of(S, B, 1, 1, ep, 1), words(**said))
+        return [op for op in listed if op.name == "expert_bias"]
+
+    (one,) = added(biased)
+    assert isinstance(one, Stream)
+    assert one.forward / 28 == one.backward / 40 == T * biased.ffn.top_k * H["moe"]  # type: ignore[union-attr]
+    (spread,) = added(biased, ep=8)
+    assert isinstance(spread, Stream)
+    assert spread.kernels[0] < one.kernels[0]  # fewer experts a rank
+    assert not added(EXPERTS)
+    assert not added(biased, compiled=True)
+
+
+@pytest.mark.parametrize("sp", [False, True])
+@pytest.mark.parametrize("norms", [1, 2])
+def test_parallel_layers_reduce_once(norms: int, sp: bool) -> None:
+    """x + attention(norm(x)) + mlp(norm(x)): one sum leaves, and with one norm one input comes and stays."""
+    one_after_another = replace(LLAMA, n_norms=norms)
+    listed, beside = (
+        operations(block, model("llama"), shape_of(S, B, 2, 1, 1, 1), words(sp=sp))
+        for block in (one_after_another, replace(one_after_another, parallel=True))
+    )
+
+    def sent(ops: tuple[Operation, ...], *, out: bool) -> float:
+        messages = [op for op in ops if isinstance(op, Message) and op.axis == "tp"]
+        leave = {"proj_reduce", "proj_scatter", "proj_gather", "down_reduce", "down_scatter", "down_gather"}
+        return sum(op.nbytes * (op.forward + op.backward) for op in messages if (op.name in leave) == out)
+
+    assert sent(beside, out=True) == sent(listed, out=True) / 2
+    assert sent(beside, out=False) == sent(listed, out=False) / (2 if norms == 1 else 1)
+    assert flops(beside) == flops(listed)
+    stream = 2 * T * H["llama"] / (2 if sp else 1)
+    assert kept(listed) - kept(beside) == pytest.approx(stream * (2 if norms == 1 else 1))
+
+
 def test_mla_without_a_query_rank() -> None:
     h, a, rkv, dn, dr, dv = 2048, 16, 512, 128, 64, 128
     block = Block(LatentAttention(a, None, rkv, dn, dr, dv), None, n_norms=1)

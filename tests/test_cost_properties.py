@@ -219,7 +219,8 @@ def test_time_is_linear_in_microbatches(plan: Drawn) -> None:
     """Three batches in arithmetic progression take steps in arithmetic progression.
 
     Over a pipeline the longest of its paths counts, each of which is linear: steps may grow faster with more.
-    Where experts are counted first, a single microbatch is not run twice.
+    V-Half and V-Min have paths that only so many microbatches have: reaching them is a step of its own. Where
+    experts are counted first, a single microbatch is not run twice.
     """
     work, strategy = plan[2], plan[3]
     runs = [run(plan, work=replace(work, global_batch_size=k * work.global_batch_size)) for k in (1, 2, 3)]
@@ -227,7 +228,8 @@ def test_time_is_linear_in_microbatches(plan: Drawn) -> None:
     assert one < two < three
     alone = work.global_batch_size == strategy.dp * strategy.microbatch_size
     if not (alone and strategy.moe_balance == "global-counted"):
-        assert three - two >= (two - one) * (1 - 1e-6)
+        if strategy.schedule not in ("v-half", "v-min"):
+            assert three - two >= (two - one) * (1 - 1e-6)
         assert two < 2 * one * (1 + 1e-12)  # bubble, exchange and optimizer come once
     if strategy.pp == 1 and not (alone and strategy.moe_balance == "global-counted"):
         assert three - two == pytest.approx(two - one, rel=1e-6)

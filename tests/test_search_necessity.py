@@ -61,15 +61,15 @@ def test_runs_published_without_one_need_none_of_their_framework(run: str) -> No
     assert loss(model, on, **given) < 4.0
 
 
-@pytest.mark.parametrize(("run", "most"), [("palm", 6.0), ("deepseek", 4.0)])
-def test_activations_on_the_host_stand_in_for_one(run: str, most: float) -> None:
-    """Whatever the schedule: as these runs did, what backward needs waits on the host. On PaLM 1F1B keeps a
-    lead once it may recompute norms alone, which no loop over layers on a TPU does."""
+@pytest.mark.parametrize(("run", "left"), [("palm", 0.3), ("deepseek", 0.75)])
+def test_activations_on_the_host_stand_in_for_one(run: str, left: float) -> None:
+    """Whatever the schedule: as these runs did, what backward needs waits on the host. On PaLM 1F1B keeps
+    some of its lead once it may recompute norms alone, which no loop over layers on a TPU does."""
     model, on, given = PUBLISHED_WITHOUT[run]
     schedules = ["1f1b", "interleaved-1f1b"]
     with_host = loss(model, on, **given, schedule=schedules, offload=["none", "activations"])
-    assert with_host < most
-    assert with_host <= 0.75 * loss(model, on, **given, schedule=schedules, offload="none")
+    assert with_host <= left * loss(model, on, **given, schedule=schedules, offload="none")
+    assert with_host < 4.0 or run == "palm"
 
 
 def test_a_large_fast_domain_needs_none() -> None:

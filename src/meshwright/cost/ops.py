@@ -52,6 +52,7 @@ class Words:
         bool  # activation and quantisation inside the grouped products, permutation inside dispatch
     )
     dropless: bool = True  # the host waits to hear how many tokens each expert got
+    compiled: bool = False  # a compiler joins element-wise passes
     # Products with adapters on frozen weights, and how many matrices each is; None: all train.
     adapted: frozenset[tuple[str, int]] | None = None
     plain_adapters: bool = False  # in plain tensor operations, with dropout, in fp32

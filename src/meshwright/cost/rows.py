@@ -18,7 +18,7 @@ import numpy.typing as npt
 from meshwright.cost import schedule
 from meshwright.cost.adapters import adapted_products, plain_adapters
 from meshwright.cost.distinct import Axis, Candidates, Distinct, Values, axis
-from meshwright.cost.layer import NO_OFFLOAD, LayerCost, Price, priced, summed
+from meshwright.cost.layer import COMPILED, NO_OFFLOAD, LayerCost, Price, priced, summed
 from meshwright.cost.layers import ends, is_hybrid, operations, shared_operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
 from meshwright.hardware.records import Chip, Cluster
@@ -96,6 +96,7 @@ def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:
         imbalance=float(profile["imbalance"]) if unbalanced else 1.0,
         fused_experts="cuda-graphs-full" in work.options,
         dropless="token-drop" not in work.options,
+        compiled=profile.framework.compiled or bool(work.options & COMPILED),
         loss=loss_word(work, profile),
         adapted=adapted_products(strategy.finetune),
         plain_adapters=plain_adapters(profile, strategy.finetune, work.options),

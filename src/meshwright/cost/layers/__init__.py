@@ -8,7 +8,7 @@ from dataclasses import replace
 from meshwright.cost.layers import attention, latent, linear, mamba, mlp, moe
 from meshwright.cost.layers.parts import narrow
 from meshwright.cost.numbers import numbers
-from meshwright.cost.ops import Matmul, Operation, Shape, Stream, Words
+from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words
 from meshwright.model.mixers import beside_params
 from meshwright.model.records import (
     Attention,
@@ -39,16 +39,18 @@ def operations(block: Block, model: Model, shape: Shape, words: Words) -> tuple[
     """The operations of one layer of kind `block` on one rank for one microbatch."""
     kernels = block.n_norms / max(1, (block.mixer is not None) + (block.ffn is not None))
     ops: tuple[Operation, ...] = ()
+    beside = block.parallel and block.mixer is not None and block.ffn is not None
     if block.mixer is not None:
-        ops += _MIXERS[type(block.mixer)](block.mixer, model.d_model, kernels, shape, words)  # type: ignore[operator]
+        mixer = _MIXERS[type(block.mixer)](block.mixer, model.d_model, kernels, shape, words)  # type: ignore[operator]
+        ops += tuple(_summed_later(mixer)) if beside else mixer
         ops += _beside(block.mixer, model.d_model, shape)
     if model.n_positions and words.flash:
         # Decoders with learned positions (GPT-2's kind) train with dropout after each sublayer: its mask.
         masks = narrow(shape, words) * model.d_model * ((block.mixer is not None) + (block.ffn is not None))
         ops += (Stream("dropout", "kept", 0.0, 0.0, (0, 0), saved=masks),)
     if block.ffn is not None:
-        feed_forward = _FEED_FORWARD[type(block.ffn)]
-        ops += feed_forward(block.ffn, model.d_model, kernels, shape, words)  # type: ignore[operator]
+        ffn = _FEED_FORWARD[type(block.ffn)](block.ffn, model.d_model, kernels, shape, words)  # type: ignore[operator]
+        ops += tuple(_same_input(ffn, one_norm=block.n_norms == 1)) if beside else ffn
     if model.norm != "rmsnorm":  # layer norm is one kernel in every program
         ops = tuple(
             replace(op, eager=0.0) if op.module == "norm" and isinstance(op, Stream) else op for op in ops
@@ -56,6 +58,33 @@ def operations(block: Block, model: Model, shape: Shape, words: Words) -> tuple[
     if words.precision == "nvfp4" and is_hybrid(model):
         ops = _under_fp4(ops)
     return tuple(_placed(ops))
+
+
+def _summed_later(mixer: tuple[Operation, ...]) -> Iterator[Operation]:
+    """A mixer whose output is added to the feed-forward's before tensor ranks reduce it and the residual
+    joins: it is read once more there. **Source**: PaLM (arXiv 2204.02311), section 2, parallel layers.
+    """
+    last = max(i for i, op in enumerate(mixer) if isinstance(op, Matmul))
+    for i, op in enumerate(mixer):
+        if i > last and isinstance(op, Message):
+            continue
+        if isinstance(op, Stream) and op.name.endswith("_add"):
+            yield replace(op, forward=op.forward / 3.0, backward=0.0)  # of two read and one written
+        else:
+            yield op
+
+
+def _same_input(ffn: tuple[Operation, ...], *, one_norm: bool) -> Iterator[Operation]:
+    """A feed-forward that reads what the mixer beside it reads: the layer's input stays once, and where one
+    norm feeds both so does its output, which tensor ranks gather (or whose gradient they reduce) once.
+    """
+    first = min(i for i, op in enumerate(ffn) if isinstance(op, Matmul))
+    for i, op in enumerate(ffn):
+        if isinstance(op, Stream) and op.module == "boundary":
+            continue
+        normed = isinstance(op, Stream) and op.module == "norm" and op.kernels == (0, 0)
+        if not (one_norm and i < first and (normed or isinstance(op, Message))):
+            yield op
 
 
 def _placed(ops: tuple[Operation, ...]) -> Iterator[Operation]:

@@ -6,6 +6,7 @@ from meshwright.cost.layers.attention import core, keys_seen, scoring
 from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words, element_bytes
 from meshwright.model.records import LatentAttention
+from meshwright.strategy.records import Num
 
 
 def operations(
@@ -37,9 +38,7 @@ def operations(
         Message("latent_scatter", "mla_up", "tp", "reduce_scatter", 2.0 * tokens * (latent + rank), 0.0, 1.0),
         Matmul("kv_up", "mla_up", tokens, block.kv_lora_rank, heads * (block.qk_nope_dim + block.v_head_dim)),
     ]
-    # Rotary part, concatenation to whole q and k: each head's q and k are written once more.
-    heads_bytes = 2.0 * tokens * heads * (2.0 * qk + block.v_head_dim)
-    ops.append(Stream("rope", "mla_up", 2.0 * heads_bytes, 2.0 * heads_bytes, (6, 6), saved=heads_bytes))
+    ops.append(_joined_heads(block, 2.0 * tokens * heads, words))
     kv_bytes = 2.0 * tokens * heads * (qk + block.v_head_dim)
     ops += core(
         shape, words, block.n_heads, qk, block.v_head_dim, keys_seen(block, shape.attended_len), kv_bytes
@@ -47,3 +46,20 @@ def operations(
     ops += scoring(block, shape)
     ops += linear_out("proj", "kept", heads * block.v_head_dim, d_model, shape, words)
     return tuple(ops)
+
+
+def _joined_heads(block: LatentAttention, one: Num, words: Words) -> Stream:
+    """Turning the rotary part and joining whole queries and keys; `one`: bytes of all heads at width 1.
+
+    A compiler reads and writes the rotary part of q, reads what the up-projection gave and writes k and v.
+    Plain operations turn the part in about ten passes, then write q, k and v anew. **Source**: counted in
+    Megatron-Core's multi_latent_attention.py. Kernels that do it at once say no more of runs (decisions.md).
+    """
+    qk = block.qk_nope_dim + block.qk_rope_dim
+    keys = (block.qk_nope_dim + block.v_head_dim) + (qk + block.v_head_dim)
+    saved = one * (2.0 * qk + block.v_head_dim)
+    if words.compiled:
+        nbytes = one * (2.0 * block.qk_rope_dim + keys)
+        return Stream("rope", "mla_up", nbytes, nbytes, (2, 2), saved=saved)
+    nbytes = one * (10.0 * block.qk_rope_dim + 2.0 * qk + keys)
+    return Stream("rope", "mla_up", nbytes, nbytes, (16, 16), saved=saved, fusible=False)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from meshwright.cost.layers.mlp import apart
 from meshwright.cost.layers.parts import left_by, linear_in, linear_out, narrow, norm
+from meshwright.cost.numbers import numbers
 from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words, element_bytes
 from meshwright.model.records import Moe
 from meshwright.strategy.records import Num
@@ -98,6 +99,7 @@ def _experts(block: Moe, shape: Shape, there: _Routed, words: Words) -> Iterator
     )
     yield act
     yield Matmul("experts_down", "moe", there.rows, width, d_in, experts, fused=fused, calls=experts)
+    yield from _output_bias(block, routed * d_in, experts, words)
     yield Message("expert_scatter", "moe", "etp", "reduce_scatter", there.copies, 1.0, 1.0)
     yield _sent("combine", 2.0, block, shape, there, words)
     yield Stream("unpermute", "moe", moved, moved, (3, 3), fusible=False)
@@ -136,3 +138,18 @@ def _shared_expert(block: Moe, d_model: int, shape: Shape, words: Words) -> tupl
         act,
         *linear_out("shared_down", "shared_expert", shared, d_model, shape, words),
     )
+
+
+def _output_bias(block: Moe, elements: Num, experts: Num, words: Words) -> tuple[Stream, ...]:
+    """Adding the biases of the experts' outputs, weighted by what the router gives each row.
+
+    Outside a compiler these are plain operations, expert after expert: bias times fp32 probability, the sum
+    in fp32, the experts joined, cast back (28 bytes an element); backward casts, and multiplies and sums once
+    for the bias and once for the probability (40). **Source**: TEGroupedMLP in Megatron-Core, and AutoModel's
+    experts, both `t + b * p` over a split.
+    """
+    if not block.bias or words.compiled:
+        return ()
+    call = numbers()["call_share"]
+    kernels = (2.0 + call * 3.0 * experts, 2.0 + call * 8.0 * experts)
+    return (Stream("expert_bias", "moe", 28.0 * elements, 40.0 * elements, kernels, fusible=False),)
