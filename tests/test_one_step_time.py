@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import meshwright
 from meshwright import api, reporting
 from meshwright.cli.main import run
+from meshwright.errors import InputError
 from meshwright.report.records import Plan
 from meshwright.search.ranking import IDEA, axes_used
 
@@ -110,9 +112,28 @@ def test_a_plan_file_keeps_the_price_of_a_chip_hour(tmp_path: Path) -> None:
     assert dearer.run is not None
     assert again.run.cost_usd == pytest.approx(priced.run.cost_usd)
     assert dearer.run.cost_usd == pytest.approx(2 * (priced.run.cost_usd or 0))
+    searched = reporting.report(file, quick=True).search.best
+    assert searched is not None
+    assert searched.price_per_chip_hour == 2.5
+    file.write_text(file.read_text().replace("price_per_chip_hour: 2.5", "price_per_chip_hour: .inf"))
+    with pytest.raises(InputError, match="price_per_chip_hour"):
+        api.estimate(file)
+
+
+def test_the_guide_reads_a_price_as_other_verbs_do() -> None:
+    asked: dict[str, Any] = {**WORK, "total_tokens": "1T", "compare": True}
+    answer = api.guide("llama-3.1-8b", "8xh100", price_per_chip_hour="2.5", **asked).answer
+    assert answer is not None
+    assert answer.compared is not None
+    assert answer.compared.best is not None
+    assert answer.compared.best.price_per_chip_hour == 2.5
+    with pytest.raises(InputError, match="not a price"):
+        api.guide("llama-3.1-8b", "8xh100", price_per_chip_hour=-1, **asked)
 
 
 def test_what_does_not_fit_names_the_way_to_what_does(capsys: pytest.CaptureFixture[str]) -> None:
     args = ["llama-3.1-70b", "--on", "64xh100", "--seq-len", "8k", "--global-batch", "64"]
     assert run(["estimate", *args]) == 0
-    assert "meshwright plan Llama-3.1-70B --on 64xh100 searches for it" in capsys.readouterr().out
+    (way,) = re.findall(r"meshwright (plan .*) searches for it", capsys.readouterr().out)
+    assert way == "plan Llama-3.1-70B --on 64xh100 --seq-len 8192 --global-batch 64"
+    assert run([*way.split(), "--top", "1"]) == 0

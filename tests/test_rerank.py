@@ -14,6 +14,7 @@ from meshwright.search import rerank
 from meshwright.search.bounds import Request
 from meshwright.search.plan import Found, search
 from meshwright.search.ranking import Candidate, Shortlist
+from meshwright.simulate import many
 from meshwright.simulate.exact import exact
 from meshwright.simulate.many import passes, step_times
 from meshwright.strategy.records import Strategy
@@ -73,6 +74,15 @@ def test_what_is_told_is_simulated_however_few_passes_are_allowed(monkeypatch: p
     assert all(p.evaluation.closed_form is not None for p in some.plans)
     assert [p.seconds for p in some.plans] == sorted(p.seconds for p in some.plans)
     assert all(n.simulated_step_time_s == n.step_time_s for n in some.necessity)
+
+
+def test_a_pipeline_that_is_too_long_to_be_simulated_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(many, "MOST_PASSES", 0)
+    told = api.plan("llama-3.1-70b", "64xh100", pp=8, top=2, **ASKED)
+    assert told.plans
+    for plan, shown in zip(told.plans, told.json()["plans"]):
+        assert shown["simulated_step_time_s"] is None
+        assert shown["step_time_s"] == shown["closed_form_step_time_s"] == plan.step_time_s
 
 
 def test_a_shortlist_keeps_what_is_asked_and_what_is_near() -> None:

@@ -11,6 +11,7 @@ from meshwright import estimating
 from meshwright.errors import Diagnostic, InputError
 from meshwright.files import request as requests
 from meshwright.files.request import Request
+from meshwright.files.work_given import price
 from meshwright.report.guide import Answer, Compared, Guide
 from meshwright.report.records import Because, Estimate
 from meshwright.search.bounds import Request as Asked
@@ -29,7 +30,7 @@ def guide(
     cluster: Any,
     *,
     compare: bool,
-    price_per_chip_hour: float | None = None,
+    price_per_chip_hour: float | str | None = None,
     progress: Progress = None,
     **arguments: Any,
 ) -> Guide:
@@ -45,10 +46,11 @@ def guide(
         hint = "meshwright guide MODEL --on CLUSTER --seq-len 8k; without anything it prints the whole rule"
         raise InputError(Diagnostic("MW910", said, where="guide", hint=hint))
     request = _read(model, cluster, arguments)
+    paid = request.price(price(price_per_chip_hour))
     job = facts(request.model, request.cluster.cluster, request.work)
     asked, advice = shipped.path(job)
     mix = advice.recipe.mix(job)
-    beside = _compared(request, mix, request.price(price_per_chip_hour), progress) if compare else None
+    beside = _compared(request, mix, paid, progress) if compare else None
     answer = Answer(
         request.model, request.cluster.cluster, request.work, request.derived, job, asked, advice, mix,
         tuple(shipped.outside(job)), beside, near.near(job),

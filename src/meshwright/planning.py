@@ -217,9 +217,8 @@ def _search(request: Request, wish: Wish, ask: Ask) -> Plan:
     )  # fmt: skip
 
     def done(ranked: Any, n_near: int, *, balance: bool = False) -> Estimate:
-        detailed = told(
-            model, machine, work, ranked.strategy, request.profile, step_s=ranked.seconds, detail=True
-        )
+        known = None if ranked.evaluation.closed_form is None else ranked.seconds
+        detailed = told(model, machine, work, ranked.strategy, request.profile, step_s=known, detail=True)
         return estimating.finished(
             request, ranked.strategy, detailed, request.derived,
             price_per_chip_hour=ask.price_per_chip_hour, nearest=n_near, balance=balance,

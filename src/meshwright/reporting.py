@@ -90,7 +90,7 @@ def _subject(
         return subject, plan, _arguments(subject, asked)
     subject = api.estimate(model, cluster, **{k: v for k, v in asked.items() if k not in _CHOICES})
     arguments = _arguments(subject, asked)
-    price = asked.get("price_per_chip_hour")
+    price = subject.price_per_chip_hour
     return subject, api.plan(**arguments, pareto=pareto, price_per_chip_hour=price), arguments
 
 

@@ -12,7 +12,7 @@ from meshwright.files import cluster_file, model_file
 from meshwright.files.given import ClusterGiven, PlanGiven, named
 from meshwright.files.schema import Budget, Length, Strict, validate, version_fault
 from meshwright.files.text import fault, write_text
-from meshwright.files.work_given import LIMITS
+from meshwright.files.work_given import LIMITS, MOST_USD
 from meshwright.files.yaml import Document, dump
 from meshwright.model.records import Model
 from meshwright.search.given import read as read_given
@@ -77,7 +77,7 @@ class PlanPart(Strict):
     cluster: str | dict[str, Any]
     work: WorkPart
     strategy: StrategyPart
-    price_per_chip_hour: float | None = Field(None, ge=0)
+    price_per_chip_hour: float | None = Field(None, ge=0, le=MOST_USD)
     estimate: EstimatePart | None = None
 
 

@@ -14,7 +14,7 @@ from meshwright.cost import schedule
 from meshwright.cost.balance import HOLDS_ALL
 from meshwright.cost.rows import candidates
 from meshwright.cost.tables import shared
-from meshwright.cost.times import straggler_share
+from meshwright.cost.times import slow_rank_seconds, straggler_share
 from meshwright.errors import InputError
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
@@ -54,7 +54,7 @@ def step_times(
         pipelines.setdefault(key, []).append((places, found))
     for key, parts in pipelines.items():
         whole = _Pipelines(*key, [found for _, found in parts])
-        waiting = (work.slowness - 1.0) * whole.slowed() if work.slowness > 1.0 else 0.0
+        waiting = slow_rank_seconds(work, whole.slowed(), 0.0, 0.0) if work.slowness != 1.0 else 0.0
         seconds[np.concatenate([places for places, _ in parts])] = whole.seconds() + waiting
     return (1.0 + float(straggler_share(cluster, profile))) * seconds
 
@@ -148,7 +148,7 @@ class _Pipelines:
         return found
 
     def slowed(self) -> Array:
-        """Seconds of a step that a slow chip would take longer for, on the rank with most to do, [n]."""
+        """Seconds of a step that a slow chip takes longer for, launches too, on the busiest rank, [n]."""
         few, _ = _rounds(self.word, self.pp)
         graph = network(self.word, self.pp, self.vpp, few, forwards_first=self.forwards_first)
         own = np.zeros((self.pp, graph.depth))  # share of the microbatches whose stage each rank runs

@@ -59,7 +59,7 @@ def tabled_idle(word: str, others: Own, own: Own, pp: Any, microbatches: Any) ->
     """The same with the paths that `v_paths.csv` has for the schedule.
 
     They were read off simulations of equal stages of 2 to 16 ranks, m >= p, and of F, I and W none over ten
-    times another: within 1 % of the step. Longer pipelines have those of one that is a multiple of three
+    times another: within 1.5 % of the step. Longer pipelines have those of one that is a multiple of three
     ranks shorter, in proportion: within 2 % up to 64 ranks. Fewer microbatches lie between one, which runs
     alone but for its last weight part, and p.
     """

@@ -53,10 +53,13 @@ def print_estimate(found: Estimate, console: Console) -> None:
 
 
 def _asked(found: Estimate) -> str:
-    """Model and cluster as they were named."""
-    model, on = found.given.model, found.given.cluster
+    """Model and cluster as they were named, and the work."""
+    model, on, work = found.given.model, found.given.cluster, found.work
     place = on if isinstance(on, str) else on.get("on")
-    return f"{model if isinstance(model, str) else 'MODEL'} --on {place or 'CLUSTER'}"
+    return (
+        f"{model if isinstance(model, str) else 'MODEL'} --on {place or 'CLUSTER'} "
+        f"--seq-len {work.seq_len} --global-batch {work.global_batch_size}"
+    )
 
 
 def print_tables(found: Estimate, console: Console) -> None:
