@@ -233,23 +233,7 @@ def summed(
             if recompute.products:
                 totals.add("saved", op.result)
             continue
-        cost: Passes = price
-        totals.add("forward", cost.forward)
-        totals.add("backward_input", cost.backward_input)
-        totals.add("backward_weight", cost.backward_weight)
-        totals.add("flops_forward", cost.flops_forward)
-        totals.add("flops_backward", cost.flops_backward)
-        totals.add("floor_forward", cost.floor_forward)
-        totals.add("floor", cost.floor_forward + cost.floor_backward)
-        by_host = launched(op, options, chip)
-        totals.add("kernels_forward", by_host * cost.kernels_forward)
-        totals.add("kernels_backward", by_host * cost.kernels_backward)
-        totals.add("kernels_weight", by_host * cost.kernels_weight)
-        if np.ndim(again) or again:
-            totals.add("recompute", again * cost.forward)
-            totals.add("flops_recompute", again * cost.flops_forward)
-            totals.add("floor", again * cost.floor_forward)
-            totals.add("kernels_backward", again * by_host * cost.kernels_forward)
+        totals.add_passes(price, again, launched(op, options, chip))
         kept = op.saved
         if eager and isinstance(op, Stream) and not (op.module == "norm" and options & FUSED_NORMS):
             kept = kept + op.eager
@@ -269,22 +253,26 @@ def summed(
         row["saved"] = boundary
         row["offloaded"] = boundary if offload.any and offload.operations is None else 0.0
     row["live"] = np.maximum(totals.of("everything") - row["saved"], 0.0) + widest + buffers
-    launch = profile["host"]
+    return LayerCost(**(row | _by_host(row, totals, profile["host"], waits=waits)))
+
+
+def _by_host(row: dict[str, Any], totals: _Totals, launch: Any, *, waits: bool) -> dict[str, Any]:
+    """Seconds of launches beyond what the device of a `row` of sums takes, by pass; `launch` s a kernel."""
     device_forward = row["forward"] + row["tp_forward"] + row["cp_forward"] + row["ep_forward"]
     device_backward = (
         row["backward_input"] + row["backward_weight"] + row["recompute"]
         + row["tp_backward"] + row["cp_backward"] + row["ep_backward"]
     )  # fmt: skip
-    kernels = {way: totals.of(f"kernels_{way}") for way in ("forward", "backward", "weight")}
-    row["host_forward"] = beyond(launch * kernels["forward"], device_forward, waits=waits)
-    row["host_backward"] = beyond(launch * kernels["backward"], device_backward)
-    if np.ndim(kernels["weight"]) or kernels["weight"] > 0.0:
-        of_input = beyond(
-            launch * (kernels["backward"] - kernels["weight"]), device_backward - row["backward_weight"]
-        )
-        row["host_weight"] = beyond(launch * kernels["weight"], row["backward_weight"])
-        row["host_split"] = of_input + row["host_weight"] - row["host_backward"]
-    return LayerCost(**row)
+    forward, backward, weight = (totals.of(f"kernels_{way}") for way in ("forward", "backward", "weight"))
+    found = {
+        "host_forward": beyond(launch * forward, device_forward, waits=waits),
+        "host_backward": beyond(launch * backward, device_backward),
+    }
+    if np.ndim(weight) or weight > 0.0:
+        of_input = beyond(launch * (backward - weight), device_backward - row["backward_weight"])
+        found["host_weight"] = beyond(launch * weight, row["backward_weight"])
+        found["host_split"] = of_input + found["host_weight"] - found["host_backward"]
+    return found
 
 
 class _Totals:
@@ -299,6 +287,25 @@ class _Totals:
         shape = getattr(value, "shape", ())
         parts = self._parts[name]
         parts[shape] = parts[shape] + value if shape in parts else value
+
+    def add_passes(self, cost: Passes, again: Any, by_host: Any) -> None:
+        """Add what an operation takes, its forward once more where it runs `again` (a share of layers);
+        `by_host` is the share of its kernels that the host launches."""
+        self.add("forward", cost.forward)
+        self.add("backward_input", cost.backward_input)
+        self.add("backward_weight", cost.backward_weight)
+        self.add("flops_forward", cost.flops_forward)
+        self.add("flops_backward", cost.flops_backward)
+        self.add("floor_forward", cost.floor_forward)
+        self.add("floor", cost.floor_forward + cost.floor_backward)
+        self.add("kernels_forward", by_host * cost.kernels_forward)
+        self.add("kernels_backward", by_host * cost.kernels_backward)
+        self.add("kernels_weight", by_host * cost.kernels_weight)
+        if np.ndim(again) or again:
+            self.add("recompute", again * cost.forward)
+            self.add("flops_recompute", again * cost.flops_forward)
+            self.add("floor", again * cost.floor_forward)
+            self.add("kernels_backward", again * by_host * cost.kernels_forward)
 
     def of(self, name: str) -> Any:
         """The sum of that name, small arrays first; 0 where nothing was added."""
