@@ -67,13 +67,13 @@ def swept(case: str, points: int) -> Sweep:
     return api.sweep(**ASKED, **fixed, over=fields, slack=SLACK, processes=PROCESSES)
 
 
-def agrees(point: Point) -> bool:
+def agrees(point: Point, *, simulated: bool) -> bool:
     """Whether a search of its own finds the same for a point."""
     e = point.best or point.nearest
     if e is None:
         return True
     space = build(e.model, e.cluster, e.work, {}, e.profile)
-    alone = fresh(Request(e.model, e.cluster, e.work, e.profile), space, SLACK)
+    alone = fresh(Request(e.model, e.cluster, e.work, e.profile), space, SLACK, simulated=simulated)
     simplest = alone.simplest(SLACK)
     if alone.best is None or simplest is None or point.best is None or point.simplest is None:
         return alone.best is None and point.best is None
@@ -95,7 +95,7 @@ def measured(case: str, points: int, again: int) -> dict[str, Any]:
         "processor_s": round(busy, 1),
         "processes": PROCESSES,
         "searched_again": len(chosen),
-        "agree": sum(map(agrees, chosen)),
+        "agree": sum(agrees(point, simulated=found.simulated) for point in chosen),
     }
 
 

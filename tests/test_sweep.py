@@ -14,6 +14,7 @@ from meshwright.cli.main import run
 from meshwright.errors import InputError
 from meshwright.files.over import over
 from meshwright.report.sweep import Point, Sweep
+from meshwright.search import arrange
 from meshwright.search.bounds import Request
 from meshwright.search.space import build
 from meshwright.search.sweep import Outcome, fresh
@@ -34,18 +35,18 @@ SPARSE: dict[str, Any] = {
 ARGS = ["llama-3.1-8b", "--on", "16xh100", "--seq-len", "8k", "--global-batch", "64"]
 
 
-def searched(point: Point, fixed: dict[str, Any], slack: float) -> Outcome:
+def searched(point: Point, fixed: dict[str, Any], slack: float, *, simulated: bool = True) -> Outcome:
     """A search of its own for a point."""
     e = point.best or point.nearest
     assert e is not None
     space = build(e.model, e.cluster, e.work, fixed, e.profile)
-    return fresh(Request(e.model, e.cluster, e.work, e.profile), space, slack)
+    return fresh(Request(e.model, e.cluster, e.work, e.profile), space, slack, simulated=simulated)
 
 
 def same_as_searched(found: Sweep, points: list[Point], asked: dict[str, Any]) -> None:
     fixed = {k: v for k, v in asked.items() if k in (*FEW, "cp")}
     for point in points:
-        alone = searched(point, fixed, found.slack)
+        alone = searched(point, fixed, found.slack, simulated=found.simulated)
         if alone.best is None:
             assert point.best is None
             continue
@@ -68,6 +69,24 @@ def test_points_along_a_bandwidth_equal_a_search(asked: dict[str, Any], field: s
     assert len(found.points) == 60
     assert found.searched < 20
     same_as_searched(found, random.Random(7).sample(found.points, 4), asked)
+
+
+def test_very_many_points_go_by_closed_forms(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bandwidths = {"cluster.scale_out_gbits_s": "10:3200:8"}
+    few = meshwright.sweep(**SPARSE, over=bandwidths)
+    monkeypatch.setattr(arrange, "MOST_SIMULATED", 7)
+    many = meshwright.sweep(**SPARSE, over=bandwidths)
+    assert (few.simulated, many.simulated) == (True, False)
+    assert many.json()["simulated"] is False
+    same_as_searched(many, [many.points[0], many.points[5]], SPARSE)
+    for point in many.points:
+        assert point.best is not None
+        assert point.best.step_time_s == point.best.closed_form.step_time_s
+    args = ["--tp", "2", "--jobs", "1", "--over", "cluster.scale_out_gbits_s=100:800:8"]
+    assert run(["sweep", *ARGS, *args]) == 0
+    assert "closed forms decide" in capsys.readouterr().out
 
 
 def test_two_bandwidths_at_once() -> None:

@@ -57,7 +57,8 @@ def sweeps(
         searched = sum(at is not None and not at.pooled for at in found)
         names = tuple(dict.fromkeys(one.model for one in wanted))
         each = tuple(_point(one, at) for one, at in zip(wanted, found))
-        told.append(Sweep(names, values, each, slack, searched, perf_counter() - began, derived))
+        simulated = all(grid.simulated for grid in grids)
+        told.append(Sweep(names, values, each, slack, searched, perf_counter() - began, derived, simulated))
     return told
 
 

@@ -52,7 +52,8 @@ class Change:
 class Sweep:
     """Points in order: by model, then by field, the last field running fastest. `searched` points had a
     search of their own; the others were found among the strategies that searches kept, with the same answer.
-    `derived` holds what was not given and is the same at all points.
+    `derived` holds what was not given and is the same at all points. `simulated`: steps are those of
+    simulated pipelines, as `plan` tells them; of very many points closed forms decide.
     """
 
     models: tuple[str, ...]
@@ -62,6 +63,7 @@ class Sweep:
     searched: int
     seconds: float
     derived: dict[str, Because] = field(default_factory=dict)
+    simulated: bool = True
 
     @property
     def sentences(self) -> tuple[Sentence, ...]:
@@ -125,6 +127,7 @@ def sweep_object(found: Sweep) -> dict[str, Any]:
         "over": found.over,
         "slack": found.slack,
         "searched": found.searched,
+        "simulated": found.simulated,
         "search_seconds": found.seconds,
         "points": [_point(p) for p in found.points],
         "changes": [_change(c) for c in found.changes],

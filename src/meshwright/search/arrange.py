@@ -18,6 +18,8 @@ EASIER = {
     "cluster.usable_gib": 1,
 }
 
+MOST_SIMULATED = 100  # points of a sweep; of more, simulated steps would take most of the time
+
 Searched = tuple[Request, Mapping[str, Any]]  # what is planned, and what is fixed
 Place = tuple[int, Index]  # number of the grid, index in it
 
@@ -28,7 +30,8 @@ def arranged(
     slack: float,
     processes: int,
 ) -> tuple[list[Grid], list[Place | None]]:
-    """Grids of all `points` (model, values, request or None), and where each point is found in them."""
+    """Grids of all `points` (model, values, request or None), and where each point is found in them; plans
+    are put in order by their simulated pipelines unless points are more than MOST_SIMULATED."""
     easier = [name for name in values if name in EASIER]
     ranks = {
         name: {v: i for i, v in enumerate(sorted(values[name], key=lambda v: EASIER[name] * v))}
@@ -50,7 +53,7 @@ def arranged(
                 assert searched is not None
                 requests[index], fixed = searched
                 places[i] = (len(grids), index)
-            grids.append(Grid(requests, fixed, slack))
+            grids.append(Grid(requests, fixed, slack, len(points) <= MOST_SIMULATED))
     return grids, places
 
 

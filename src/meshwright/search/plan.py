@@ -8,6 +8,7 @@ from time import perf_counter
 from typing import Any
 
 from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.step import evaluate
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
@@ -140,6 +141,12 @@ def ranked_plan(request: Request, candidate: Candidate) -> Ranked:
     r, c = request, candidate
     found = told(r.model, r.cluster, r.work, c.strategy, r.profile, step_s=c.simulated_s)
     return Ranked(c.strategy, found, c.tied)
+
+
+def closed_plan(request: Request, candidate: Candidate) -> Ranked:
+    """The candidate with its evaluation by closed forms, nothing simulated."""
+    r, c = request, candidate
+    return Ranked(c.strategy, evaluate(r.model, r.cluster, r.work, c.strategy, r.profile), c.tied)
 
 
 def raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:

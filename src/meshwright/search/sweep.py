@@ -11,7 +11,7 @@ of all points between a slow and a fast corner:
 
 What is left is evaluated at corners of ever smaller boxes, down to single points. Nothing that could matter
 at a point is missing from its pool, so the answer is that of a search of its own. All this goes by closed
-forms; what they leave near the best of a point is then simulated (`settle`).
+forms; what they leave near the best of a point is then simulated (`settle`), unless points are very many.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ import numpy as np
 
 from meshwright.errors import Diagnostic, InputError
 from meshwright.search.bounds import Request
-from meshwright.search.plan import Ranked, raise_faults, ranked_plan
+from meshwright.search.plan import Ranked, closed_plan, raise_faults, ranked_plan
 from meshwright.search.pool import FloatArray, Pool, Times, pool_of
 from meshwright.search.ranking import SAME, ranked
 from meshwright.search.rerank import BAND
@@ -40,25 +40,33 @@ _ROUNDED = 1.0 + 1e-9  # sums are rounded
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Requests by index along axes on which no strategy becomes slower as an index rises; all have the same
-    space. A search has one point, index ()."""
+    space. A search has one point, index (). `simulated`: plans near the best are put in order by their
+    simulated pipelines, as `plan` does; otherwise closed forms decide."""
 
     requests: Mapping[Index, Request]
     fixed: Mapping[str, Any]
     slack: float
+    simulated: bool = True
+
+    @property
+    def band(self) -> float:
+        """Share beyond the best closed form up to which plans can be best."""
+        return BAND if self.simulated else 0.0
 
     def shape(self) -> Index:
         """Points along each axis."""
         return tuple(max(column) + 1 for column in zip(*self.requests))
 
 
-def fresh(request: Request, space: Space, slack: float) -> Outcome:
+def fresh(request: Request, space: Space, slack: float, *, simulated: bool = True) -> Outcome:
     """A search of one point."""
-    return settled(request, _by_closed_forms(request, space, slack), slack)
+    closed = _by_closed_forms(request, space, slack, BAND if simulated else 0.0)
+    return settled(request, closed, slack) if simulated else closed
 
 
-def _by_closed_forms(request: Request, space: Space, slack: float) -> Outcome:
+def _by_closed_forms(request: Request, space: Space, slack: float, band: float) -> Outcome:
     """The same before anything is simulated."""
-    (found,) = scans([(request, 1, ())], space, slack=slack, band=BAND)
+    (found,) = scans([(request, 1, ())], space, slack=slack, band=band)
     return _outcome_of(found)
 
 
@@ -78,7 +86,7 @@ def solve(grid: Grid, progress: Callable[[], None] = lambda: None) -> dict[Index
     solver = _Solver(grid, space, progress)
     last = tuple(n - 1 for n in grid.shape())
     solver.box((0,) * len(last), last, None, None)
-    return settle(grid.requests, solver.found, grid.slack)
+    return settle(grid.requests, solver.found, grid.slack) if grid.simulated else solver.found
 
 
 class _Solver:
@@ -104,7 +112,7 @@ class _Solver:
                 self._record(index, last)
             return
         if first.best is not None and pool is not None and times is not None:
-            pool, times = _useful(pool, times, first, self.grid.slack)
+            pool, times = _useful(pool, times, first, self.grid)
         axis = max(range(len(slow)), key=lambda i: fast[i] - slow[i])
         middle = (slow[axis] + fast[axis]) // 2
         below, before = _with(fast, axis, middle), _with(slow, axis, middle)
@@ -114,14 +122,14 @@ class _Solver:
         self.box(slow, below, pool, at_before if before == below else None)
         if pool is not None and times is not None and known.best is not None:
             # No point beyond is slower than the one before them.
-            pool, times = _useful(pool, times, known, self.grid.slack)
+            pool, times = _useful(pool, times, known, self.grid)
         self.box(_with(slow, axis, middle + 1), fast, pool, times)
 
     def _collected(self, fast: Index, slow: Outcome) -> tuple[Pool | None, Times | None]:
         """All that can matter between a point with the outcome `slow` and a fast corner, and its times at the
         corner, whose outcome the same search finds; none where the two are too far apart."""
-        known, slack = self.found.get(fast), self.grid.slack
-        reach = 1.0 + max(slack, BAND)
+        known, slack, band = self.found.get(fast), self.grid.slack, self.grid.band
+        reach = 1.0 + max(slack, band)
         if slow.best is None:
             return None, None
         if known is not None and (
@@ -130,7 +138,7 @@ class _Solver:
             return None, None
         keep = Keep(slow.best.step_time_s * reach * _ROUNDED, WIDEST * reach * _ROUNDED)
         request = self.grid.requests[fast]
-        (collected,) = scans([(request, 1, ())], self.space, slack=slack, keep=keep, band=BAND)
+        (collected,) = scans([(request, 1, ())], self.space, slack=slack, keep=keep, band=band)
         self._record(fast, _outcome_of(collected))
         return pool_of(collected.pool) if collected.pool else (None, None)
 
@@ -142,12 +150,13 @@ class _Solver:
             return self.found[index], times
         request = self.grid.requests[index]
         if pool is None:
-            self._record(index, _by_closed_forms(request, self.space, self.grid.slack))
+            closed = _by_closed_forms(request, self.space, self.grid.slack, self.grid.band)
+            self._record(index, closed)
             return self.found[index], None
         if index in self.found:
             return self.found[index], None
         times = times or pool.times(request)
-        self._record(index, _outcome(pool, times))
+        self._record(index, _outcome(pool, times, self.grid.band))
         return self.found[index], times
 
     def _record(self, index: Index, outcome: Outcome) -> None:
@@ -163,32 +172,33 @@ def _with(index: Index, axis: int, value: int) -> Index:
     return (*index[:axis], value, *index[axis + 1 :])
 
 
-def _useful(pool: Pool, at_fast: Times, slow: Outcome, slack: float) -> tuple[Pool, Times]:
+def _useful(pool: Pool, at_fast: Times, slow: Outcome, grid: Grid) -> tuple[Pool, Times]:
     """What of a pool can matter in a box, with its times at the fast corner; `slow` is of the slow corner or
     of a point that is slower still."""
-    kept = at_fast.step_s <= _bars(slow, pool, slack)
+    kept = at_fast.step_s <= _bars(slow, pool, grid)
     return pool.keep(kept), Times(at_fast.step_s[kept], at_fast.peak_bytes[kept])
 
 
-def _bars(slow: Outcome, pool: Pool, slack: float) -> FloatArray:
+def _bars(slow: Outcome, pool: Pool, grid: Grid) -> FloatArray:
     """Seconds above which a strategy of the pool, at the fast corner, can matter nowhere in the box, [n]."""
     assert slow.best is not None
     best = slow.best.step_time_s
-    bars = np.full(len(pool), best * (1.0 + slack))
+    within = best * (1.0 + grid.slack)
+    bars = np.full(len(pool), within)
     for axes, fastest in slow.of_kind.items():
-        bars[pool.axes == axes] = min(best * (1.0 + slack), fastest.step_time_s)
-    return np.asarray(np.maximum(bars, best * (1.0 + BAND)) * _ROUNDED)
+        bars[pool.axes == axes] = min(within, fastest.step_time_s)
+    return np.asarray(np.maximum(bars, best * (1.0 + grid.band)) * _ROUNDED)
 
 
-def _outcome(pool: Pool, times: Times) -> Outcome:
-    """The best of a pool, of equals the simplest, and the fastest for each number of axes."""
+def _outcome(pool: Pool, times: Times, band: float) -> Outcome:
+    """The best of a pool, of equals the simplest, the fastest for each number of axes, and those near."""
     step = times.step_s
     least = float(step.min(initial=np.inf))
     if not np.isfinite(least):
         return Outcome(None, pooled=True)
     ties = np.flatnonzero(step <= least * (1.0 + SAME))
     (best,) = ranked([pool.candidate(int(i), times) for i in ties], 1)
-    near = np.flatnonzero(step <= least * (1.0 + BAND))
+    near = np.flatnonzero(step <= least * (1.0 + band)) if band else ties[:0]
     near = near[np.argsort(step[near], kind="stable")][:MOST_NEAR]
     of_kind = {}
     for axes in np.unique(pool.axes):
@@ -224,12 +234,13 @@ def solved(grid: Grid, progress: Callable[[], None] = lambda: None) -> dict[Inde
 
 def _solved(grid: Grid, request: Request, outcome: Outcome) -> Solved:
     best, simplest = outcome.best, outcome.simplest(grid.slack)
-    first = None if best is None else ranked_plan(request, best)
-    second = first if simplest is best or simplest is None else ranked_plan(request, simplest)
+    told = ranked_plan if grid.simulated else closed_plan
+    first = None if best is None else told(request, best)
+    second = first if simplest is best or simplest is None else told(request, simplest)
     nearest: Ranked | None = None
     faults: tuple[Diagnostic, ...] = ()
     if best is None and outcome.nearest is not None:
-        nearest = ranked_plan(request, outcome.nearest)
+        nearest = told(request, outcome.nearest)
     elif best is None:
         faults = _faults(request, grid.fixed)
     return Solved(first, second, nearest, faults, outcome.pooled)

@@ -13,6 +13,7 @@ from meshwright.report.contrast import value_text
 from meshwright.report.sweep import Change, Point, Sweep, told
 from meshwright.report.terminal.findings import print_findings
 from meshwright.report.terminal.table import plain_table, print_table
+from meshwright.search.arrange import MOST_SIMULATED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -49,6 +50,11 @@ def print_sweep(found: Sweep, console: Console) -> None:
         console.print()
     own_search = f"{found.searched:,} searched, the rest followed from these" if found.searched else ""
     console.print(f"{len(found.points):,} points in {units.seconds_text(found.seconds)}: {own_search}")
+    if not found.simulated:
+        console.print(
+            f"of more than {MOST_SIMULATED} points closed forms decide: `plan` at one of them simulates its "
+            "pipeline and may say a few percent else"
+        )
     for name, because in found.derived.items():
         console.print(f"derived {name} {value_text(name, because.value)}: {because.because}")
     for point in found.points:
