@@ -74,10 +74,10 @@ def memory_findings(strategy: Strategy, evaluation: Evaluation) -> list[Diagnost
             Diagnostic(
                 "MW302",
                 f"needs {peak / GIB:.2f} of {capacity / GIB:.2f} GiB ({peak / capacity:.1%}) on the {where}: "
-                f"runs this close to the limit fail or not by fragmentation",
+                f"a run this close to the limit may run out of it as its allocator breaks memory up",
                 "warning",
                 "memory",
-                "leave 5 % free, or let the allocator grow segments",
+                f"plan with --set cluster.usable_gib={TIGHT * capacity / GIB:.0f} to leave 5 % free",
             )
         ]
     return []

@@ -157,7 +157,8 @@ def _communication(estimate: Estimate, part: str, found: Sequence[Crossing]) -> 
     hides = share <= probe.HIDES
     said = (
         f"{why.capital(why.TRAFFIC[part])} shows {units.seconds_text(seconds)} "
-        f"({units.percent_text(share)} of the step) and {'is hidden' if hides else 'is not hidden'}"
+        f"({units.percent_text(seconds / estimate.step_time_s)} of the step) "
+        f"and {'is hidden' if hides else 'is not hidden'}"
     )
     turns = [_turn(one) for one in found if one.at is not None]
     always = [_range(one) for one in found if one.always]

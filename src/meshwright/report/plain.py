@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshwright import units
 from meshwright.calibrate import bands
+from meshwright.checks.capacity import TIGHT
 from meshwright.report.explanation import Explanation, request_of
 from meshwright.report.records import Estimate
 from meshwright.search import probe
@@ -150,7 +151,10 @@ def _room(e: Estimate) -> str:
     used, room = (_memory(float(b)) for b in (e.evaluation.peak_bytes, e.evaluation.capacity_bytes))
     meant = "(a gibibyte is a little over a billion bytes)"
     if e.fits:
-        return f"The fullest chip needs {used} of memory {meant} and has {room}, so the plan fits."
+        fits = f"The fullest chip needs {used} of memory {meant} and has {room}, so the plan fits"
+        if float(e.evaluation.peak_bytes) <= TIGHT * e.evaluation.capacity_bytes:
+            return f"{fits}."
+        return f"{fits}, but narrowly: a run this close to the limit may run out of memory."
     return (
         f"The fullest chip would need {used} of memory {meant} and has {room}, so the plan does not fit and "
         "cannot run as it stands."

@@ -58,12 +58,12 @@ def as_run(
 def lasting(closed: Evaluation, step_s: float, straggler: float) -> Evaluation:
     """The evaluation with a step of `step_s`, of which stragglers add their share.
 
-    What ranks do in a step is the same, so what changes is how long they wait: the bubble, and sends where
-    there is less idle time than these were to take. No simulated step is shorter than what a rank does.
+    What ranks do in a step is the same, so what changes is how long they wait: the bubble takes what is more,
+    and where they wait less, sends and bubble shrink alike. No simulated step is shorter than a rank's work.
     """
     times, more = dict(closed.time_s), (step_s - float(closed.step_time_s)) / (1.0 + straggler)
     idle = max(float(times["pp"]) + float(times["bubble"]) + more, 0.0)
-    sends = min(float(times["pp"]), idle)
+    sends = float(times["pp"]) * min(idle / (float(times["pp"]) + float(times["bubble"]) or 1.0), 1.0)
     others = step_s - idle - sum(float(v) for k, v in times.items() if k not in ("pp", "bubble", "other"))
     changed = {"pp": sends, "bubble": idle - sends, "other": others}
     terms = None if closed.terms is None else _lasting(closed.terms, step_s, changed)

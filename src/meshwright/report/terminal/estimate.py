@@ -9,6 +9,7 @@ from rich.text import Text
 
 from meshwright import units
 from meshwright.calibrate import bands
+from meshwright.checks.capacity import TIGHT
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
 from meshwright.report.as_json import profile_name, strategy_line
 from meshwright.report.records import Estimate
@@ -73,11 +74,12 @@ def print_headline(found: Estimate, console: Console) -> None:
     """Verdict, request, strategy and the figures people quote."""
     e, work, cluster = found.evaluation, found.work, found.cluster
     peak, room = units.bytes_text(e.peak_bytes), units.bytes_text(e.capacity_bytes)
-    verdict = (
-        Text(f"fits: {peak} of {room} a chip", style="bold green")
-        if found.fits
-        else Text(f"does not fit: {peak} needed, {room} a chip", style="bold red")
-    )
+    if not found.fits:
+        verdict = Text(f"does not fit: {peak} needed, {room} a chip", style="bold red")
+    elif float(e.peak_bytes) > TIGHT * e.capacity_bytes:
+        verdict = Text(f"fits narrowly: {peak} of {room} a chip", style="bold yellow")
+    else:
+        verdict = Text(f"fits: {peak} of {room} a chip", style="bold green")
     console.print(
         f"{found.model.name} on {units.count_text(cluster.n_chips)} x {cluster.chip.name}, "
         f"{units.length_text(work.seq_len)} tokens x {units.count_text(work.global_batch_size)} sequences, "
@@ -224,19 +226,30 @@ def print_run(found: Estimate, console: Console) -> None:
     if run is None:
         return
     console.print()
+    days = _range(found, run.days, units.number_text)
     console.print(
         f"{units.count_text(run.total_tokens)} tokens: {units.count_text(round(run.n_steps))} steps, "
-        f"{units.number_text(run.days)} days, {units.count_text(round(run.chip_hours))} chip-hours"
+        f"{units.number_text(run.days)} days{days}, {units.count_text(round(run.chip_hours))} chip-hours, "
+        "without failures, restarts and evaluation"
     )
     if run.cost_usd is not None and run.price_per_chip_hour is not None:
         price = units.money_text(run.price_per_chip_hour)
-        console.print(f"cost {units.money_text(run.cost_usd)} at {price} a chip-hour")
+        cost = _range(found, run.cost_usd, units.money_text)
+        console.print(f"cost {units.money_text(run.cost_usd)}{cost} at {price} a chip-hour")
     else:
         console.print("cost unknown: add --price-per-chip-hour USD")
     if run.energy_j is not None:
         console.print(
             f"energy {units.energy_text(run.energy_j)} of the chips alone at TDP ({run.tdp_w:g} W each)"
         )
+
+
+def _range(found: Estimate, value: float, text: Callable[[float], str]) -> str:
+    """What grows with the step, over the interval of the step."""
+    if found.interval_s is None:
+        return ""
+    low, high = (text(value * seconds / found.step_time_s) for seconds in found.interval_s)
+    return f" ({low} to {high})"
 
 
 def print_derived(found: Estimate, console: Console) -> None:
