@@ -137,3 +137,21 @@ def test_what_does_not_fit_names_the_way_to_what_does(capsys: pytest.CaptureFixt
     (way,) = re.findall(r"meshwright (plan .*) searches for it", capsys.readouterr().out)
     assert way == "plan Llama-3.1-70B --on 64xh100 --seq-len 8192 --global-batch 64"
     assert run([*way.split(), "--top", "1"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("model", "given"),
+    [
+        ("llama-3.1-8b", {"pp": 4, "offload": "activations:4"}),
+        ("llama-3.1-8b", {"pp": 4, "offload": "params"}),
+        ("llama-3.1-8b", {"pp": 4, "offload": "activations", "schedule": "zb-1p"}),
+        ("mixtral-8x7b", {"offload": "experts"}),
+    ],
+)
+def test_a_backward_that_waits_for_the_host_link_is_one_pass_everywhere(
+    model: str, given: dict[str, Any]
+) -> None:
+    asked: dict[str, Any] = {"seq_len": 4096, "global_batch_size": 64, "nearest": 0, **given}
+    told, exact = api.estimate(model, "16xh100", **asked), api.estimate(model, "16xh100", **asked, exact=True)
+    assert exact.step_time_s == pytest.approx(told.step_time_s, rel=1e-9)
+    assert exact.evaluation.time_s["compute"] == pytest.approx(told.evaluation.time_s["compute"], rel=1e-9)

@@ -117,6 +117,7 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
     graph = _network(strategy, found)
     spent = Durations(
         forward=found.took[0, :, 0],
+        backward=found.took[1, :, 0],
         backward_input=found.took[2, :, 0],
         backward_weight=found.took[3, :, 0],
         send=found.sends[:-1, 0],

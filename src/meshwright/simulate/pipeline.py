@@ -27,11 +27,12 @@ Seconds = float | Sequence[float] | Array
 class Durations:
     """Seconds of one microbatch's passes; each a number or an array over virtual stages in model order.
 
-    `forward`, `backward_input`, `backward_weight` [stages]: a whole backward takes both parts. `send`
-    [stages - 1]: from a stage to the next, or a gradient back; nothing where both are on one rank.
-    `joined`: what a forward and a backward that run together take, over the sum of both. `held` [stages]:
-    what a forward's activations take, in any unit; left out, shares of what the rank computes for a
-    microbatch. `blocking`: a rank sends before it goes on; otherwise sends go beside its next passes.
+    `forward`, `backward_input`, `backward_weight` [stages]: a whole backward takes both parts, or `backward`
+    where that is given (uncut it may wait less for the host link than its parts do). `send` [stages - 1]:
+    from a stage to the next, or a gradient back; nothing where both are on one rank. `joined`: what a forward
+    and a backward that run together take, over the sum of both. `held` [stages]: what a forward's activations
+    take, in any unit; left out, shares of what the rank computes for a microbatch. `blocking`: a rank sends
+    before it goes on; otherwise sends go beside its next passes.
     """
 
     forward: Seconds
@@ -41,6 +42,7 @@ class Durations:
     joined: float = 1.0
     held: Seconds | None = None
     blocking: bool = False
+    backward: Seconds | None = None
 
 
 def simulate(order: Order, route: Router, durations: Durations, *, weight_share: float = 1.0) -> Timeline:
@@ -149,11 +151,14 @@ def tables(durations: Durations, depth: int) -> tuple[Array, Array]:
     forward = spread("forward", durations.forward, depth)
     of_input = spread("backward_input", durations.backward_input, depth)
     of_weight = spread("backward_weight", durations.backward_weight, depth)
+    whole = None if durations.backward is None else spread("backward", durations.backward, depth)
     sends = spread("send", durations.send, max(depth - 1, 0))
     spread("joined", durations.joined, 1)
     if faults:
         raise InputError(*faults)
-    return np.stack([forward, of_input + of_weight, of_input, of_weight]), np.append(sends, 0.0)
+    if whole is None:
+        whole = of_input + of_weight
+    return np.stack([forward, whole, of_input, of_weight]), np.append(sends, 0.0)
 
 
 def _spread(value: Seconds, length: int) -> Array:
