@@ -1,4 +1,4 @@
-"""What acceptance sees is there, an item that does not hold is told, and counts come from options."""
+"""The page of acceptance holds at full size; what it sees is there; an item that does not hold is told."""
 
 from __future__ import annotations
 
@@ -14,6 +14,24 @@ from scripts import script
 
 ROOT = Path(__file__).parent.parent
 acceptance = script("acceptance")
+
+
+def test_every_item_of_the_page_holds_at_full_size() -> None:
+    page = (ROOT / "docs" / "acceptance.md").read_text(encoding="utf-8")
+    assert re.search(r"^Commit [0-9a-f]{7,}, \d{4}-\d\d-\d\d, \d+ cores, Python", page, re.MULTILINE)
+    rows = {cells[0]: cells[1:] for line in page.splitlines()
+            if line.startswith("| ") and len(cells := line.strip("| ").split(" | ")) == 6}  # fmt: skip
+    for item in acceptance.ITEMS:
+        promise, _, holds, *_ = rows[item.name]
+        assert promise == item.promise
+        assert holds == "yes", item.name
+    count = {item.name: int(rows[item.name][1].split()[0].replace(",", "")) for item in acceptance.ITEMS}
+    assert count["evaluations"] >= acceptance.EVALUATIONS
+    assert count["sweep"] >= acceptance.POINTS
+    assert count["stage times"] >= 200
+    assert count["layouts"] >= 10
+    assert count["properties"] >= 10_000
+    assert count["odd inputs"] >= 5_000
 
 
 def test_what_the_items_run_is_there() -> None:
