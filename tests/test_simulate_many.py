@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.files import request as requests
 from meshwright.search.derive import complete
+from meshwright.simulate.costs import costs
 from meshwright.simulate.exact import exact
 from meshwright.simulate.many import step_times
 from meshwright.strategy.records import Strategy
@@ -94,3 +96,19 @@ def test_layers_are_dealt_so_that_turns_are_alike(pp: int, vpp: int) -> None:
     (*request, profile), (one,) = ask(256, [{"pp": pp, "tp": 4, "vpp": vpp, "schedule": "interleaved-1f1b"}])
     (seconds,) = step_times(*request, [one], profile)
     assert seconds < 1.03 * float(evaluate(*request, one, profile).step_time_s)
+
+
+def test_numbers_of_a_profile_may_be_arrays() -> None:
+    """What a plan exchanges under two shares of the network's bandwidth is what it does under each."""
+    (*request, profile), (strategy, *_) = ask(128, [{"pp": 4, "tp": 2, "zero": 1}])
+
+    def at(share: Any) -> Any:
+        changed = replace(profile.numbers["scale_out"], value=share)
+        return costs(*request, strategy, replace(profile, numbers=profile.numbers | {"scale_out": changed}))
+
+    shares = [0.3, 0.8]
+    both = at(np.array(shares)).exchange
+    assert both.shape == (2, 4)
+    for own, share in zip(both, shares):
+        np.testing.assert_allclose(own, at(share).exchange[0], rtol=1e-12)
+    assert (both[0] > both[1]).all()

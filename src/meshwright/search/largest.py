@@ -19,11 +19,12 @@ from meshwright.cost.step import evaluate
 from meshwright.errors import Diagnostic, InputError
 from meshwright.search import why
 from meshwright.search.bounds import Request
+from meshwright.search.found import Scan
 from meshwright.search.given import read_choices
 from meshwright.search.plan import Ranked, ranked_plan
 from meshwright.search.ranking import Candidate
 from meshwright.search.rerank import searches
-from meshwright.search.scan import Scan, scan
+from meshwright.search.scan import scan
 from meshwright.search.space import build
 from meshwright.strategy.records import Strategy
 

@@ -15,11 +15,11 @@ from meshwright.profiles.records import Profile
 from meshwright.search import why as sentences
 from meshwright.search.bounds import Request
 from meshwright.search.derive import complete
+from meshwright.search.found import Scan
 from meshwright.search.given import read_choices, stated
 from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
 from meshwright.search.ranking import SAME, TIED, Candidate, axes_used, differences, leading
 from meshwright.search.rerank import TOP, searches
-from meshwright.search.scan import Scan
 from meshwright.search.space import Space, build
 from meshwright.search.why import Sentence
 from meshwright.simulate.told import told

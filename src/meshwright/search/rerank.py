@@ -7,9 +7,10 @@ from dataclasses import replace
 from math import isfinite
 
 from meshwright.search.bounds import Request
+from meshwright.search.found import Scan
 from meshwright.search.necessity import TECHNIQUES
 from meshwright.search.ranking import Candidate, leading, ranked
-from meshwright.search.scan import Scan, scans
+from meshwright.search.scan import scans
 from meshwright.search.space import Space
 from meshwright.simulate.many import passes, step_times
 from meshwright.strategy.records import Strategy

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain, groupby, repeat
 from typing import Any
@@ -31,6 +30,7 @@ from meshwright.search.bounds import (
     stage_bytes,
     time_floor,
 )
+from meshwright.search.found import Keep, Kind, Scan
 from meshwright.search.legal import REASONS, Rows, joined, legal, rows
 from meshwright.search.necessity import TECHNIQUES, does_without
 from meshwright.search.pool import Times
@@ -42,7 +42,6 @@ from meshwright.strategy.recompute import in_order
 from meshwright.strategy.records import Strategy
 
 FloatArray = npt.NDArray[np.float64]
-Kind = Callable[[Strategy], Any]  # a whole number of each strategy; broadcasts over degrees
 
 ROUNDS = (4_096, 16_384)  # strategies bounded and evaluated together: few until there is something to beat
 TIE = 0.01  # plans closer than this are not told apart: the model's own repeatability on published reruns
@@ -52,41 +51,6 @@ MOST_WITHOUT = 8  # the same of those without a technique
 NO_MEMORY = "memory floor above capacity"
 NO_TIME = "time floor above the best"
 UNFIT = "MW301 does not fit in memory"
-
-
-@dataclass(slots=True)
-class Scan:
-    """What a pass found: the fastest plans, and the fastest that do `without` each technique."""
-
-    shortlist: Shortlist
-    without: dict[str, Shortlist] = field(default_factory=dict)
-    of_kind: dict[int, Candidate] = field(default_factory=dict)  # the best of each `kind` within `slack`
-    pool: list[tuple[Strategy, Times]] = field(default_factory=list)  # all within `Keep`, in arrays
-    nearest: Candidate | None = None  # the smallest peak among those that do not fit
-    capacity_bytes: float = 0.0
-    searched: int = 0
-    feasible: int = 0
-    reranked: int = 0  # plans put in order by their simulated pipelines
-    rejected: Counter[str] = field(default_factory=Counter)
-    bounded: Counter[str] = field(default_factory=Counter)
-
-    @property
-    def best(self) -> list[Candidate]:
-        """The fastest plans, sorted."""
-        return self.shortlist.plans
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """All plans that fit and take at most `bar_s` seconds are wanted too, unless that is more than `widest`
-    times the best. The bar is no lower than the best within the slack."""
-
-    bar_s: float
-    widest: float
-
-    def wanted(self, found: Scan) -> bool:
-        """Whether they are, by what was found so far."""
-        return not found.best or self.bar_s <= self.widest * found.best[0].step_time_s
 
 
 @dataclass(frozen=True, slots=True)

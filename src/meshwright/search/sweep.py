@@ -25,11 +25,12 @@ import numpy as np
 
 from meshwright.errors import Diagnostic, InputError
 from meshwright.search.bounds import Request
+from meshwright.search.found import Keep, Scan
 from meshwright.search.plan import Ranked, closed_plan, raise_faults, ranked_plan
 from meshwright.search.pool import FloatArray, Pool, Times, pool_of
 from meshwright.search.ranking import SAME, ranked
 from meshwright.search.rerank import BAND
-from meshwright.search.scan import MOST_NEAR, Keep, Scan, scans
+from meshwright.search.scan import MOST_NEAR, scans
 from meshwright.search.settle import Index, Outcome, settle, settled
 from meshwright.search.space import Space, build
 

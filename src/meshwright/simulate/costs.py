@@ -106,7 +106,7 @@ def costs(
     known = known.laid(model, flat_work, flat, many)
     plan = schedule.load(strategy.schedule)
     lines = known.lines.held(plan.PARAMETERS_HELD)
-    sent = exchanged(model, cluster, flat_work, flat, by_class, known, many)
+    sent = exchanged(model, cluster, flat_work, flat, profile, known, many)
     layers = Layers(lines, known.where, known.layers, known.layers.grid.places)
     classes = stage_costs(model, flat, lines, known.where, layers)
     pp, vpp = int(np.ravel(flat.pp)[0]), int(np.ravel(flat.vpp)[0])
@@ -124,12 +124,7 @@ def costs(
         model, flat, by_class, lines.counts, known.where.pair, sent.spans(), m[:, None]
     )
     counting = balance.counting_forwards(flat.moe_balance, m)
-    chunks = _chunk_sums(cut.chunks, known.layers, n)
-    if plan.SPLITS_BACKWARD:
-        for name in ("backward", "host"):
-            chunks[name] = chunks[name] + (pp > 1) * chunks["split"]
-    offload = parse_offload(strategy.offload)
-    chunks["offloaded"] = chunks["offloaded"] * np.asarray(offload.share(model.n_layers / pp))
+    chunks = _chunk_sums(model, strategy, cut.chunks, known.layers, n)
     on = [rank for rank, _ in plan.route(pp, vpp, 0, 2)]  # of each virtual stage
     copies = host_link.copies(
         chunks["offloaded"], fetch[:, at[on]].T / vpp, strategy, by_class.framework, cluster
@@ -160,11 +155,19 @@ def _waits(copies: Copies, chunks: dict[str, Array]) -> Array:
     return np.stack([whole.forward, whole.backward, cut.backward - cut.weight, cut.weight])
 
 
-def _chunk_sums(chunks: IntArray, table: LayerTable, n: int) -> dict[str, Array]:
-    """Each sum over the layers and ends of each virtual stage, [stages, n]."""
+def _chunk_sums(
+    model: Model, strategy: Strategy, chunks: IntArray, table: LayerTable, n: int
+) -> dict[str, Array]:
+    """Each sum over the layers and ends of each virtual stage, [stages, n], as the schedule runs them."""
     counts = chunks[:, : len(table.sums["forward"])].astype(float)  # multi-token prediction is in the head's
     found = {}
     for name in SUMS:
         rows = np.stack([np.broadcast_to(table.grid.places.read(c), (n,)) for c in table.sums[name]])
         found[name] = counts @ rows
+    pp = int(np.ravel(strategy.pp)[0])
+    if schedule.load(strategy.schedule).SPLITS_BACKWARD:
+        for name in ("backward", "host"):
+            found[name] = found[name] + (pp > 1) * found["split"]
+    offload = parse_offload(strategy.offload)
+    found["offloaded"] = found["offloaded"] * np.asarray(offload.share(model.n_layers / pp))
     return found

@@ -1,0 +1,49 @@
+"""What a pass over a space found, and what is wanted of it besides the best plans."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from meshwright.search.pool import Times
+from meshwright.search.ranking import Candidate, Shortlist
+from meshwright.strategy.records import Strategy
+
+Kind = Callable[[Strategy], Any]  # a whole number of each strategy; broadcasts over degrees
+
+
+@dataclass(slots=True)
+class Scan:
+    """What a pass found: the fastest plans, and the fastest that do `without` each technique."""
+
+    shortlist: Shortlist
+    without: dict[str, Shortlist] = field(default_factory=dict)
+    of_kind: dict[int, Candidate] = field(default_factory=dict)  # the best of each `kind` within `slack`
+    pool: list[tuple[Strategy, Times]] = field(default_factory=list)  # all within `Keep`, in arrays
+    nearest: Candidate | None = None  # the smallest peak among those that do not fit
+    capacity_bytes: float = 0.0
+    searched: int = 0
+    feasible: int = 0
+    reranked: int = 0  # plans put in order by their simulated pipelines
+    rejected: Counter[str] = field(default_factory=Counter)
+    bounded: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def best(self) -> list[Candidate]:
+        """The fastest plans, sorted."""
+        return self.shortlist.plans
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """All plans that fit and take at most `bar_s` seconds are wanted too, unless that is more than `widest`
+    times the best. The bar is no lower than the best within the slack."""
+
+    bar_s: float
+    widest: float
+
+    def wanted(self, found: Scan) -> bool:
+        """Whether they are, by what was found so far."""
+        return not found.best or self.bar_s <= self.widest * found.best[0].step_time_s
