@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ import pytest
 import meshwright
 from meshwright import units
 from meshwright.cli.main import run
-from meshwright.report.explanation import Explanation
+from meshwright.cost.numbers import changed, numbers, records
+from meshwright.report.explanation import Explanation, request_of
 from meshwright.report.plain import story
-from meshwright.search.probe import HIDES, RESOURCES, Crossing
+from meshwright.search import probe
+from meshwright.search.probe import HIDES, RESOURCES, Crossing, again
 
 DENSE: dict[str, Any] = {
     "model": "llama-3.1-70b", "cluster": "256xh100", "seq_len": 8192, "global_batch_size": 512,
@@ -139,6 +142,41 @@ def test_assumed_numbers_are_weighed() -> None:
     (said,) = [s for s in slices.sentences if s.text.startswith(("Assumed", "No assumed"))]
     assert said.text.startswith("Assumed numbers move")
     assert said.values["profile.scale_out"] > 0.01 * slices.estimate.step_time_s
+
+
+def test_constants_of_the_formulas_are_weighed(found: Explanation) -> None:
+    """Each moves the step as the cost model says when it is changed alone; what is not read is not told."""
+    told = {n.name.removeprefix("constant."): n for n in found.numbers if n.name.startswith("constant.")}
+    assert {"kernel_s", "depth_half", "nvlink.exponent"} < set(told)
+    assert not any(name.startswith(("ici.", "xgmi.")) for name in told)  # links of other chips
+    assert "pair_logit_bytes" not in told  # of preference training
+    assert not {"count_bytes", "loss_forward_bytes"} & set(told)  # definitions
+    request, before = request_of(found.estimate), found.estimate.closed_form
+    for name in ("depth_half", "nvlink.half_time_s"):
+        one = told[name]
+        assert (one.value, one.source) == (numbers()[name], records()[name].source)
+        assert one.seconds > 0
+        with changed(name, 2.0):
+            after = again(request, found.estimate.strategy)
+        gained = float(after.step_time_s) - float(before.step_time_s)
+        assert gained == pytest.approx(one.seconds, rel=0.2)  # half_time and k_0 add to what they slow
+
+
+def test_a_constant_counts_by_how_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {"seq_len": 4096, "global_batch_size": 256}
+    before = meshwright.explain("llama-3.1-8b", "64xh100", **asked)
+    of_links = {n.name: n for n in before.numbers}["constant.nvlink.exponent"]
+    assert of_links.provenance == "fitted"
+
+    def share(name: str) -> float:
+        guess = replace(records()[name], provenance="assumed")
+        monkeypatch.setattr(probe, "records", lambda: {**records(), name: guess})
+        rests: dict[str, float] = meshwright.explain("llama-3.1-8b", "64xh100", **asked).json()["rests_on"]
+        return rests["assumed"]
+
+    rests_on = before.json()["rests_on"]["assumed"]
+    assert share("nvlink.exponent") == pytest.approx(rests_on + of_links.seconds, rel=1e-3)
+    assert share("pair_logit_bytes") == rests_on  # which nothing here reads
 
 
 def test_the_best_plan_has_the_runner_up_of_plan() -> None:

@@ -10,50 +10,14 @@ form every ring of the narrower one, is never slower.
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from typing import Any
 
 import numpy as np
 
+from meshwright.cost.numbers import numbers
 from meshwright.strategy.placement import Span
 
 _PIECES = 4.0  # messages that a ring over the four nodes of the network's curve cuts a shard into
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """How bandwidth grows with the message: W / (1 + (half_time W / size)^exponent).
-
-    At size = half_time x W half the bandwidth is reached: a faster link needs a longer message.
-    `switch_gain` is the share of a rank's bandwidth that an all-reduce added up in the switch keeps, each
-    rank sending and receiving the tensor once; 0 where no switch adds.
-    """
-
-    half_time_s: float
-    exponent: float
-    switch_gain: float
-    provenance: str
-    source: str
-
-
-@cache
-def curves() -> Mapping[str, Curve]:
-    """The curve of each kind of link, from `collective_curves.csv`."""
-    text = files("meshwright.cost").joinpath("collective_curves.csv").read_text(encoding="utf-8")
-    return {
-        row["link_kind"]: Curve(
-            half_time_s=float(row["half_time_us"]) * 1e-6,
-            exponent=float(row["exponent"]),
-            switch_gain=float(row["switch_gain"] or 0),
-            provenance=row["provenance"],
-            source=row["source"],
-        )
-        for row in csv.DictReader(text.splitlines())
-    }
 
 
 def all_gather_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) -> Any:
@@ -92,7 +56,7 @@ def all_reduce_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) -
 
     Where the domain's switch adds (NVLink 4 and later), each rank sends and receives the tensor only once:
     the links carry B / gain instead of 2 B (N-1)/N where that is less, 1.23 times for one domain of 8 ranks
-    (measured 1.1 to 1.3).
+    (measured 1.1 to 1.3). The gain is the share of a rank's bandwidth that such an all-reduce keeps.
 
     **Source**: gain fitted with the message curve, see `collective_curves.csv`.
     """
@@ -120,8 +84,8 @@ def send_recv_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) ->
     one message, where the all-reduces that the network's curve was fitted to cut theirs in four.
     """
     crosses = span.remote > 1
-    near = _transfer(nbytes, nbytes, span.direct_bytes_s, fast, curves()[span.link_kind])
-    far = _transfer(nbytes, _PIECES * nbytes, span.remote_bytes_s, slow, curves()["network"])
+    near = _transfer(nbytes, nbytes, span.direct_bytes_s, fast, span.link_kind)
+    far = _transfer(nbytes, _PIECES * nbytes, span.remote_bytes_s, slow, "network")
     time = np.where(crosses, span.remote_latency_s + far, span.local_latency_s + near)
     return np.where((span.degree > 1) & (np.asarray(nbytes) > 0), time, 0.0)[()]
 
@@ -176,7 +140,7 @@ def _hierarchical(nbytes: Any, span: Span, fast: Any, slow: Any, *, passes: int)
     """Gather (`passes` 1) or all-reduce (2) in the domain and, of an Gth of the bytes, between domains."""
     near = _on_links(passes * nbytes, span)
     if passes == 2 and span.in_switch_reduction:
-        near = np.minimum(near, nbytes / curves()[span.link_kind].switch_gain)
+        near = np.minimum(near, nbytes / numbers()[f"{span.link_kind}.switch_gain"])
     shard = nbytes / span.local
     far = passes * shard * (span.remote - 1) / span.remote
     # The network's own algorithms go up and down a tree where messages are short.
@@ -210,17 +174,20 @@ def _both(
     `steps` on the network come before a first piece reaches the links; None: messages to all ranks start at
     once, on both levels.
     """
-    inside = _transfer(near, size, near_bytes_s, fast, curves()[span.link_kind])
-    outside = _transfer(
-        far, size if far_size is None else far_size, span.remote_bytes_s, slow, curves()["network"]
-    )
+    inside = _transfer(near, size, near_bytes_s, fast, span.link_kind)
+    outside = _transfer(far, size if far_size is None else far_size, span.remote_bytes_s, slow, "network")
     hops = np.where(span.local > 1, span.hops * span.local_latency_s, 0.0)
     crossing = np.where(span.remote > 1, span.remote_latency_s, 0.0)
     start = np.maximum(hops, crossing) if steps is None else hops + steps * crossing
     return np.where(np.asarray(nbytes) > 0, start + np.maximum(inside, outside), 0.0)[()]
 
 
-def _transfer(wire: Any, size: Any, bytes_s: Any, share: Any, curve: Curve) -> Any:
-    """wire / (W share) (1 + (half_time W / size)^e), multiplied out so that an endless W costs nothing."""
-    slowed = curve.half_time_s**curve.exponent * bytes_s ** (curve.exponent - 1.0)
-    return wire / share * (1.0 / bytes_s + slowed / np.maximum(size, 1.0) ** curve.exponent)
+def _transfer(wire: Any, size: Any, bytes_s: Any, share: Any, kind: str) -> Any:
+    """Seconds of `wire` bytes over links of a `kind` whose bandwidth grows with the message:
+    W / (1 + (half_time W / size)^e), multiplied out so that an endless W costs nothing.
+
+    At size = half_time x W half the bandwidth is reached: a faster link needs a longer message.
+    """
+    exponent = numbers()[f"{kind}.exponent"]
+    slowed = numbers()[f"{kind}.half_time_s"] ** exponent * bytes_s ** (exponent - 1.0)
+    return wire / share * (1.0 / bytes_s + slowed / np.maximum(size, 1.0) ** exponent)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from meshwright.profiles.records import Provenance
+
 Unit = Literal["s", "B", "FLOP", "1"]
 Combine = Literal["leaf", "sum", "max", "product"]
 
@@ -21,7 +23,7 @@ class Term:
     combine: Combine = "leaf"
     children: tuple[Term, ...] = ()
     inputs: dict[str, Any] = field(default_factory=dict)
-    provenance: Literal["datasheet", "measured", "fitted", "assumed", "derived"] = "derived"
+    provenance: Provenance = "derived"
 
     def walk(self, path: str = "") -> Iterator[tuple[str, Term]]:
         """Every node with its dotted path, parents first."""

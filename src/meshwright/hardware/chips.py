@@ -19,6 +19,7 @@ _TOPOLOGIES: dict[str, Fabric] = {
 # Wiring of chips whose sheet does not name it, by the kind of link: NVLink between superchips goes through
 # a switch or joins a single pair (the same thing), xGMI joins packages directly, as on the sibling boards.
 _WIRING_WHERE_UNREAD: dict[str, Fabric] = {"nvlink": "switched", "xgmi": "mesh", "neuronlink": "switched"}
+_HOST = ("host_bytes_s", "host_memory_bytes_s")  # fields that `host_links.csv` gives
 
 
 def read_table(name: str) -> list[dict[str, str]]:
@@ -119,7 +120,7 @@ def _chip(
         ("scale_out_latency_s", out_source),
         ("fabric", "" if row["topology"] else f"wiring usual for {row['link_kind']}"),
         ("usable_bytes", row["usable_basis"] if row["usable_basis"].startswith("assumed") else ""),
-        ("host_bytes_s", host["source"] if host["provenance"] == "assumed" else ""),
+        *((f, host["source"] if host["provenance"] == "assumed" else "") for f in _HOST),
         ("compute_units", row["compute_units_source"] if "assumed" in row["compute_units_source"] else ""),
     ]
     domain, node, year = (_number(row, c) for c in ("scale_up_domain_size", "chips_per_node", "release_year"))

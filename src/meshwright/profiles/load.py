@@ -143,13 +143,12 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
     for kind, base in numbers["base"].items():
         of_chip = prior.get(kind, _NO_PRIOR.get(kind))
         on_chip = [numbers["chip"].get(f, {}).get(kind) for f in families]
-        on_chip.append(numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind))
-        found = [base, of_chip, numbers["fitted_base"].get(kind), *on_chip]
-        found += [numbers["framework"].get(g, {}).get(kind) for g in lineage(own)]
-        if kind == "attention":
-            found.append(kernel_shares().get((framework.attention_kernel, chip.family)))
-        if kind == "traffic" and framework.compiled:
-            found.append(_COMPILED)
+        of_pair = numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind)
+        on_chip.append(of_pair)
+        of_framework = [numbers["framework"].get(g, {}).get(kind) for g in lineage(own)]
+        of_kernel = kernel_shares().get((framework.attention_kernel, chip.family))
+        of_habit = {"attention": of_kernel, "traffic": _COMPILED if framework.compiled else None}.get(kind)
+        found = [base, of_chip, numbers["fitted_base"].get(kind), *on_chip, *of_framework, of_habit]
         parts = [p for p in found if p]
         value = 1.0
         for part in parts:
@@ -159,6 +158,9 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
         fitted = [p for p in parts if p["provenance"] == "fitted"]
         # What other chips' runs say of the framework says nothing of a chip whose own share is a guess.
         guessed = of_chip is not None and of_chip["provenance"] == "assumed" and not any(on_chip)
+        if of_habit is not None and of_habit["provenance"] == "assumed":
+            # Nor do other programs' runs of what a compiler saves, nor other chips' of an old kernel's share.
+            guessed = guessed or not any([of_pair] if kind == "attention" else [of_pair, *of_framework])
         composed[kind] = Number(
             value,
             "assumed" if guessed else "fitted" if fitted else parts[-1]["provenance"],

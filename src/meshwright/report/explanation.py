@@ -205,26 +205,28 @@ def _amount(one: Crossing, value: float) -> str:
 def _numbers(estimate: Estimate, numbers: Sequence[Leaning]) -> Sentence:
     """How much of the step rests on numbers that were assumed, and on the largest of those that were not."""
     step = estimate.step_time_s
+    tags = by_tag(estimate, numbers)
     assumed = [n for n in numbers if n.provenance == "assumed" and n.seconds >= VISIBLE * step]
     known = [n for n in numbers if n.provenance != "assumed" and n.seconds >= VISIBLE * step][:3]
 
     def listed(some: Sequence[Leaning], *, tagged: bool) -> str:
         return ", ".join(
-            f"{n.name} {units.percent_text(n.seconds / step)}{f' ({n.provenance})' if tagged else ''}"
+            f"{n.name} ({n.value:.3g}{f', {n.provenance}' if tagged else ''}) "
+            f"{units.percent_text(n.seconds / step)}"
             for n in some
         )
 
     said = (
-        f"Assumed numbers move {units.percent_text(sum(n.seconds for n in assumed) / step)} of the step: "
+        f"Assumed numbers move {units.percent_text(tags['assumed'] / step)} of the step: "
         f"{listed(assumed, tagged=False)}"
         if assumed
         else f"No assumed number moves {VISIBLE:.1%} of the step"
     )
     if known:
         said += f"; of the others the step scales most with {listed(known, tagged=True)}"
-    tags = by_tag(estimate, numbers)
     shares = ", ".join(f"{word} {units.percent_text(seconds / step)}" for word, seconds in tags.items())
     values: dict[str, Any] = {n.name: n.seconds for n in (*assumed, *known)} | {"step.time": step}
+    values |= {f"{n.name}.value": n.value for n in (*assumed, *known)}
     values |= {f"rests_on.{word}": seconds for word, seconds in tags.items()}
     return Sentence(
         f"{said}. By the weakest kind of number each second rests on: {shares}.", ("step.time",), values

@@ -5,7 +5,7 @@ from __future__ import annotations
 from meshwright import units
 from meshwright.calibrate import bands
 from meshwright.checks.capacity import TIGHT
-from meshwright.report.explanation import Explanation, request_of
+from meshwright.report.explanation import Explanation, by_tag, request_of
 from meshwright.report.records import Estimate
 from meshwright.search import probe
 from meshwright.search.bounds import Request
@@ -210,7 +210,7 @@ def _money(e: Estimate) -> str:
 def _trust(found: Explanation) -> str:
     """How much is guessed."""
     step = found.estimate.step_time_s
-    assumed = sum(n.seconds for n in found.numbers if n.provenance == "assumed") / step
+    assumed = by_tag(found.estimate, found.numbers)["assumed"] / step
     guessed = (
         "Almost none of this time rests on guesses"
         if assumed < 0.005

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.numbers import changed, records, watched
 from meshwright.cost.step import evaluate
 from meshwright.hardware.records import Chip, Cluster
-from meshwright.profiles.records import Profile, Provenance
+from meshwright.profiles.records import Number, Profile, Provenance
 from meshwright.search.bounds import Request
 from meshwright.strategy.records import Strategy
 
@@ -27,6 +28,7 @@ REACH = 64.0  # bandwidths are tried from so many times slower to so many times 
 _HALVINGS = 12  # of a bracket of log(64): the crossing to 0.1 %
 COMMUNICATIONS = ("tp", "cp", "ep", "dp", "pp")
 RESOURCES = ("flops", "hbm", "scale_up", "scale_out")
+KNOWN = ("datasheet", "derived")  # constants that a data sheet or a definition gives rest on nothing else
 _FLOPS = ("bf16_flops", "fp8_flops", "fp4_flops")
 
 
@@ -73,9 +75,14 @@ def leans_on(request: Request, strategy: Strategy, found: Evaluation) -> dict[st
 @dataclass(frozen=True, slots=True)
 class Leaning:
     """A number that is no data sheet's: the seconds of the step, and of each of its `parts`, that scale with
-    it, and where it is from."""
+    it, and where it is from.
+
+    `name` begins with `profile.` (a number of the profile), `chip.` (a figure of the chip) or `constant.` (a
+    row of `cost/numbers.csv` or, of a kind of link, of `cost/collective_curves.csv`).
+    """
 
     name: str
+    value: float
     seconds: float
     provenance: Provenance
     source: str
@@ -83,25 +90,36 @@ class Leaning:
 
 
 def numbers_leant_on(request: Request, strategy: Strategy, found: Evaluation) -> tuple[Leaning, ...]:
-    """Every number of the profile and every figure of the chip that no data sheet gives, by what of the step
-    scales with it, the largest first."""
+    """Every number that the step reads and that neither a data sheet nor a definition gives, by what of the
+    step scales with it, the largest first: of the profile, of the chip, and the constants of formulas."""
     leanings = []
-    for name, provenance, source, changed in _numbers(request):
-        seconds = {k: abs(s) for k, s in moved(found, again(changed, strategy), 1.0 + NUDGE).items()}
-        leanings.append(Leaning(name, seconds.pop("step"), provenance, source, seconds))
+    for name, number, after in _nudged(request, strategy):
+        seconds = {k: abs(s) for k, s in moved(found, after, 1.0 + NUDGE).items()}
+        step = seconds.pop("step")
+        leanings.append(Leaning(name, number.value, step, number.provenance, number.source, seconds))
     return tuple(sorted(leanings, key=lambda one: -one.seconds))
 
 
-def _numbers(request: Request) -> Iterator[tuple[str, Provenance, str, Request]]:
+def _nudged(request: Request, strategy: Strategy) -> Iterator[tuple[str, Number, Evaluation]]:
+    """Each number and the plan with that one a little larger."""
     profile, cluster = request.profile, request.cluster
     for name, number in profile.numbers.items():
-        nudged = replace(number, value=number.value * (1.0 + NUDGE))
-        changed: Profile = replace(profile, numbers=profile.numbers | {name: nudged})
-        yield f"profile.{name}", number.provenance, number.source, replace(request, profile=changed)
+        larger = replace(number, value=number.value * (1.0 + NUDGE))
+        changed_profile: Profile = replace(profile, numbers=profile.numbers | {name: larger})
+        yield f"profile.{name}", number, again(replace(request, profile=changed_profile), strategy)
     for name, source in cluster.chip.assumed:
-        if isinstance(getattr(cluster.chip, name), float):
+        value = getattr(cluster.chip, name)
+        if isinstance(value, float):
             chip = _scaled(cluster.chip, (name,), 1.0 + NUDGE)
-            yield f"chip.{name}", "assumed", source, replace(request, cluster=replace(cluster, chip=chip))
+            on_other = replace(request, cluster=replace(cluster, chip=chip))
+            yield f"chip.{name}", Number(value, "assumed", source=source), again(on_other, strategy)
+    with watched() as read:
+        again(request, strategy)
+    for name in sorted(read):
+        number = records()[name]
+        if number.provenance not in KNOWN:
+            with changed(name, 1.0 + NUDGE):
+                yield f"constant.{name}", number, again(request, strategy)
 
 
 @dataclass(frozen=True, slots=True)

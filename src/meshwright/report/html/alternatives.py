@@ -146,7 +146,7 @@ def provenance(report: Report) -> dict[str, Any]:
     e, found = report.estimate, report.explanation
     step = e.step_time_s
     numbers = [
-        (n.name, n.provenance, seconds(n.seconds), n.source)
+        (n.name, f"{n.value:.3g}", n.provenance, seconds(n.seconds), n.source)
         for n in found.numbers
         if n.seconds >= step * 0.001
     ]
