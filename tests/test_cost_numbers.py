@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import ast
 import csv
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import date
 from importlib.resources import files
 from pathlib import Path
+from typing import get_args, get_type_hints
 
 import pytest
 
+import meshwright.checks
 import meshwright.cost
+from meshwright.cost import schedule
 from meshwright.cost.numbers import changed, numbers, records, watched
-
-KNOWN = {"datasheet", "measured", "fitted", "assumed", "derived"}  # derived: follows from what is counted
+from meshwright.profiles.records import Provenance
+from meshwright.strategy.records import Strategy
 
 
 def test_every_number_has_a_unit_a_source_and_a_date() -> None:
@@ -26,19 +30,32 @@ def test_every_number_has_a_unit_a_source_and_a_date() -> None:
     for row in rows:
         assert row["unit"], row
         assert row["source"], row
-        assert row["provenance"] in KNOWN, row
+        assert row["provenance"] in get_args(Provenance), row
         date.fromisoformat(row["date"])
         assert numbers()[row["name"]] > 0, row
 
 
 def test_every_number_is_read_by_a_formula() -> None:
-    """By its name, or as bytes a logit of a loss whose word begins it; of a curve by what it is of a link."""
-    (room,) = meshwright.cost.__path__
-    code = "".join(path.read_text(encoding="utf-8") for path in Path(room).rglob("*.py"))
-    losses = {f"{word}_logit_bytes" for word in ("fused", "chunked")}
-    assert '{loss}_logit_bytes"' in code
-    for name in set(numbers()) - losses:
-        assert f'"{name}"' in code or f'}}.{name.partition(".")[2]}"' in code, name
+    """By its name, or by one that is put together where it is looked up: `numbers()[f"sends_{word}"]`."""
+    rooms = (meshwright.cost, meshwright.checks)
+    code = "".join(
+        path.read_text(encoding="utf-8") for room in rooms for path in Path(room.__path__[0]).rglob("*.py")
+    )
+    joined = re.findall(r"""(?:numbers\(\)|known)(?:\[|\.get\()f"([^"]+)\"""", code)
+    assert all(re.sub(r"\{.*?\}", "", name).strip("_") for name in joined)
+    shapes = [re.compile(re.sub(r"\\{.*?\\}", ".+", re.escape(name))) for name in joined]
+    unread = [
+        name for name in numbers() if f'"{name}"' not in code and not any(s.fullmatch(name) for s in shapes)
+    ]
+    assert unread == []
+
+
+def test_what_a_program_may_do_has_its_numbers() -> None:
+    """Every schedule and dispatcher finds what it looks up."""
+    sent = {f"sends_{schedule.load(word).SENDS}" for word in schedule.names()} - {"sends_waited"}
+    assert sent <= numbers().keys()
+    for word in get_args(get_type_hints(Strategy)["dispatcher"]):
+        assert numbers()[f"routing_forward_{word}"] >= numbers()[f"routing_backward_{word}"], word
 
 
 def test_numbers_are_read_when_formulas_are_asked_not_when_they_are_loaded() -> None:
@@ -52,8 +69,8 @@ def test_numbers_are_read_when_formulas_are_asked_not_when_they_are_loaded() -> 
             else:
                 yield from loaded(child)
 
-    (room,) = meshwright.cost.__path__
-    for path in Path(room).rglob("*.py"):
+    rooms = (*meshwright.cost.__path__, *meshwright.checks.__path__)
+    for path in (path for room in rooms for path in Path(room).rglob("*.py")):
         for node in loaded(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
                 assert node.func.id != "numbers", f"{path.name}:{node.lineno}"

@@ -143,7 +143,7 @@ def test_some_programs_wait_for_sends_that_could_hide(framework: str) -> None:
         return found.time_s["pp"], simulated.time_s["pp"]
 
     waited, beside = run(profile), run(hidden)
-    assert waited[0] == pytest.approx(beside[0] / schedule.load("interleaved-1f1b").P2P_EXPOSED)
+    assert waited[0] == pytest.approx(beside[0] / schedule.shown_of_sends(schedule.load("interleaved-1f1b")))
     assert waited[0] == pytest.approx(waited[1], rel=0.2)
     assert waited[1] > 2 * beside[1]
     assert run(profile, "p2p-overlap") == beside
@@ -182,7 +182,7 @@ def test_closed_forms_broadcast() -> None:
         assert np.shape(plan.bubble(pp * 1.0, pp * 2.0, pp * 1.0, vpp)) in {(3, 2), (3, 1)}
         # A schedule that holds every microbatch need not look at the rest.
         assert np.shape(plan.in_flight(pp * 0, pp, vpp, np.full((3, 2), 16))) == (3, 2)
-        assert 0.0 <= plan.P2P_EXPOSED <= 1.0
+        assert 0.0 < schedule.shown_of_sends(plan) <= 1.0
 
 
 def test_scalars_and_arrays_agree() -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from meshwright.checks.rule import Mask, Rule, mask
 from meshwright.cost.evaluation import Evaluation
+from meshwright.cost.numbers import numbers
 from meshwright.errors import Diagnostic
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.strategy.records import Strategy
 from meshwright.units import GIB
 from meshwright.work import Work
-
-# Near the limit, published runs of one layout both fit and fail, depending on fragmentation; the allocator's
-# slack is an estimate, so a plan with less than this share to spare is called close. Assumed.
-TIGHT = 0.95
 
 # What lowers each memory category, in the order to try.
 REMEDIES = {
@@ -48,6 +45,12 @@ class Precision(Rule):
         )
 
 
+def narrow_bytes(capacity: float) -> float:
+    """Bytes above which a plan that fits does so narrowly: near the limit published runs of one layout both
+    fit and fail."""
+    return numbers()["tight_share"] * capacity
+
+
 def memory_findings(strategy: Strategy, evaluation: Evaluation) -> list[Diagnostic]:
     """MW301 where the peak is above what a process can allocate, MW302 where it is close; plain numbers."""
     peak, capacity = float(evaluation.peak_bytes), float(evaluation.capacity_bytes)
@@ -69,7 +72,7 @@ def memory_findings(strategy: Strategy, evaluation: Evaluation) -> list[Diagnost
                 hint=f"try {'; '.join(hints)}" if hints else "use more chips",
             )
         ]
-    if peak > TIGHT * capacity:
+    if peak > narrow_bytes(capacity):
         return [
             Diagnostic(
                 "MW302",
@@ -77,7 +80,7 @@ def memory_findings(strategy: Strategy, evaluation: Evaluation) -> list[Diagnost
                 f"a run this close to the limit may run out of it as its allocator breaks memory up",
                 "warning",
                 "memory",
-                f"plan with --set cluster.usable_gib={TIGHT * capacity / GIB:.0f} to leave 5 % free",
+                f"plan with --set cluster.usable_gib={narrow_bytes(capacity) / GIB:.0f} to leave room",
             )
         ]
     return []

@@ -3,7 +3,8 @@ and how bandwidth grows with the message (`collective_curves.csv`).
 
 Formulas read them through `numbers()` whenever they are asked, so that a block may have them read another
 value (`changed`) or be told what they read (`watched`). Neither reaches beyond its block, nor into another
-thread.
+thread. Provenance as of any number: `datasheet` is what its maker states, of a program also what is counted
+in its code.
 """
 
 from __future__ import annotations

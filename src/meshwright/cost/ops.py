@@ -144,16 +144,8 @@ class Message:
 
 Operation = Matmul | Core | Stream | Message
 
-# Output tiles a GEMM library chooses from, and the share of the best rate their inner loop reaches (smaller
-# tiles re-read their operands more often). Source: CUTLASS's tile list; shares assumed, checked against the
-# m-curves of the measured tables in the tests.
-_TILES = ((256, 128, 1.0), (128, 128, 0.93), (128, 64, 0.78), (64, 64, 0.6))
-# Bytes that an adapter moves beside its frozen product for each element of its input and output, forward, and
-# of both backward. Its own products are as thin as its rank: x is read and y added to, backward dy and x are
-# read and dx added to (LoRA, arXiv 2106.09685, section 4). Plain: peft's Linear.forward under autocast casts
-# x to fp32, drops, casts back, scales and adds, each an operation of its own, and autograd as much.
-_ADAPTER = (2.0, 4.0, 6.0, 2.0)
-_PLAIN_ADAPTER = (23.0, 12.0, 29.0, 6.0)
+# Output tiles a GEMM library chooses from (CUTLASS's list). The first reaches the whole rate, by definition.
+_TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
 
 
 def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -> Any:
@@ -165,23 +157,26 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -
     >>> round(float(matmul_efficiency(8192, 8192, 8192, 1, 132)), 2)
     0.97
     """
-    depth = k / (k + numbers()["depth_half"])
+    known = numbers()
+    depth = k / (k + known["depth_half"])
     if compute_units == 0:
         return depth * m / (np.ceil(m / 128) * 128) * n / (np.ceil(n / 128) * 128)
-    depth = depth * np.where((np.mod(k, 64) == 0) & (np.mod(n, 64) == 0), 1.0, numbers()["unaligned_rate"])
+    depth = depth * np.where((np.mod(k, 64) == 0) & (np.mod(n, 64) == 0), 1.0, known["unaligned_rate"])
     best: Any = 0.0
-    for tile_m, tile_n, share in _TILES:
+    idle = 1.0 - known["last_wave_back"]
+    for tile_m, tile_n in _TILES:
+        share = known.get(f"tile_{tile_m}x{tile_n}", 1.0)
         rows, columns = np.ceil(m / tile_m), np.ceil(n / tile_n)
         tiles = rows * columns * groups
         waves = tiles / (np.ceil(tiles / compute_units) * compute_units)
         filled = m * n / (rows * tile_m * columns * tile_n)
-        # Persistent kernels split the last wave along k, which recovers about half of what it leaves idle.
-        best = np.maximum(best, share * filled * (0.5 + 0.5 * waves) * np.minimum(1.0, tiles / compute_units))
+        # Persistent kernels split the last wave along k, which recovers part of what it leaves idle.
+        busy = (1.0 - idle * (1.0 - waves)) * np.minimum(1.0, tiles / compute_units)
+        best = np.maximum(best, share * filled * busy)
     # Split-k keeps the units busy when there are few tiles, at some cost.
     few = m * n * groups / (64.0 * 64.0 * compute_units)
-    return depth * np.maximum(
-        best, 0.6 * np.minimum(1.0, few * np.minimum(k / 512.0, 8.0)) * m / (np.ceil(m / 64) * 64)
-    )
+    busy = np.minimum(1.0, few * np.minimum(k / known["split_k_depth"], known["split_k_most"]))
+    return depth * np.maximum(best, known["split_k_rate"] * busy * m / (np.ceil(m / 64) * 64))
 
 
 def element_bytes(precision: str) -> float:
@@ -264,9 +259,14 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
         if not words.plain_adapters:
             matrices = 1  # one adapter on the product of all
         x, y = float(matrices) * op.m * op.k * op.groups, op.m * op.n * op.groups
-        moved = _PLAIN_ADAPTER if words.plain_adapters else _ADAPTER
-        forward = forward + stream_seconds(moved[0] * x + moved[1] * y, chip, profile)
-        data = data + stream_seconds(moved[2] * x + moved[3] * y, chip, profile)
+        kind, known = "plain_adapter" if words.plain_adapters else "adapter", numbers()
+
+        def moved(way: str) -> Any:
+            """Bytes beside the frozen product."""
+            return known[f"{kind}_{way}_input_bytes"] * x + known[f"{kind}_{way}_output_bytes"] * y
+
+        forward = forward + stream_seconds(moved("forward"), chip, profile)
+        data = data + stream_seconds(moved("backward"), chip, profile)
         kernels = (kernels[0] + 2.0 * matrices, kernels[1] + 4.0 * matrices)
     return Passes(forward, data, 0.0, flops, flops, floor, floor, kernels[0], kernels[1] - 1.0)
 
@@ -282,15 +282,15 @@ def _blended(most: Passes, rest: Passes, share: float) -> Passes:
 def core_passes(op: Core, chip: Chip, profile: Profile) -> Passes:
     """Seconds of an attention core: FLOPs over the peak's share that such kernels sustain.
 
-    Narrow heads leave the matrix units waiting: width 64 reaches 0.75 of what 128 does (FlashAttention-2 and
-    -3 papers, forward figures). The backward kernel runs at 0.85 of the forward rate (same papers).
+    Heads narrower than 128 leave the matrix units waiting, in proportion. The backward kernel is slower.
     """
-    narrow = min(1.0, 0.5 + op.width / 256.0)
+    lost = (1.0 - numbers()["narrow_head_rate"]) * (128.0 - op.width) / 64.0
+    narrow = min(1.0, 1.0 - lost)
     rate = chip.bf16_flops * op.units * np.minimum(profile["attention"] * narrow, MOST_OF_PEAK)
     floor = op.flops / chip.bf16_flops
     return Passes(
         forward=op.flops / rate,
-        backward_input=op.backward * op.flops / (0.85 * rate),
+        backward_input=op.backward * op.flops / (numbers()["attention_backward_rate"] * rate),
         flops_forward=op.flops,
         flops_backward=op.backward * op.flops,
         floor_forward=floor,

@@ -23,7 +23,7 @@ class Term:
     combine: Combine = "leaf"
     children: tuple[Term, ...] = ()
     inputs: dict[str, Any] = field(default_factory=dict)
-    provenance: Provenance = "derived"
+    provenance: Provenance | Literal["derived"] = "derived"  # from its children and inputs
 
     def walk(self, path: str = "") -> Iterator[tuple[str, Term]]:
         """Every node with its dotted path, parents first."""

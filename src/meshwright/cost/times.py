@@ -109,7 +109,7 @@ def _spent(part: Part) -> _Spent:
     options, m = part.work.options, part.microbatches[:, None]
     waited = schedule.sends_block(strategy.schedule, profile.framework, options)
     hop = hop_seconds(model, part.work, strategy, profile, part.reach["pp"], waited=waited)
-    shown = 1.0 if waited else part.plan.P2P_EXPOSED
+    shown = 1.0 if waited else schedule.shown_of_sends(part.plan)
     piped = np.asarray(strategy.pp) > 1
     hops = np.broadcast_to(hop * (piped * 2.0 * strategy.vpp * shown), (part.n,))
     sent = tables.groups.traffic()

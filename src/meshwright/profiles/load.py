@@ -24,9 +24,6 @@ _NO_PRIOR = {
                         ("scale_out", 0.7), ("low_precision", 0.9))
 }  # fmt: skip
 
-# Share of an eager program's element-wise traffic that is left where a compiler fuses neighbouring passes.
-_COMPILED = {"value": 0.65, "provenance": "assumed", "source": "fusion halves most chains of such passes"}
-
 # Kinds that are a share of a data sheet's figure.
 SHARES = ("matrix", "memory", "attention", "scale_up", "scale_out")
 
@@ -46,15 +43,21 @@ def habits() -> tuple[dict[str, Any], ...]:
 
 
 @cache
-def kernel_shares() -> dict[tuple[str, str], dict[str, Any]]:
-    """Share of a chip family's best attention kernel that an older kernel reaches, by (kernel, family).
+def habit_shares() -> dict[tuple[str, str, str], dict[str, Any]]:
+    """What a habit makes of a number, by (kind, habit, family of chips or ""): `habit_shares.csv`.
 
-    FlashAttention 1 and 2 were written for Ampere and leave the asynchronous units of newer chips idle; 1
-    where not listed.
+    Attention: the share of a chip family's best kernel that an older one reaches; FlashAttention 1 and 2 were
+    written for Ampere and leave the asynchronous units of newer chips idle. Traffic: what is left of an eager
+    program's element-wise passes where a compiler fuses neighbours. 1 where not listed.
     """
-    text = files("meshwright.profiles").joinpath("attention_kernels.csv").read_text("utf-8")
+    text = files("meshwright.profiles").joinpath("habit_shares.csv").read_text("utf-8")
     rows = csv.DictReader(text.splitlines())
-    return {(row["kernel"], row["family"]): {**row, "value": float(row["share"])} for row in rows}
+    return {(row["kind"], row["habit"], row["family"]): {**row, "value": float(row["share"])} for row in rows}
+
+
+def _compiled() -> dict[str, Any]:
+    """What a compiler makes of element-wise traffic."""
+    return habit_shares()["traffic", "compiled", ""]
 
 
 @cache
@@ -146,8 +149,8 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
         of_pair = numbers["pair"].get(f"{own}|{chip.family}", {}).get(kind)
         on_chip.append(of_pair)
         of_framework = [numbers["framework"].get(g, {}).get(kind) for g in lineage(own)]
-        of_kernel = kernel_shares().get((framework.attention_kernel, chip.family))
-        of_habit = {"attention": of_kernel, "traffic": _COMPILED if framework.compiled else None}.get(kind)
+        of_kernel = habit_shares().get(("attention", framework.attention_kernel, chip.family))
+        of_habit = {"attention": of_kernel, "traffic": _compiled() if framework.compiled else None}.get(kind)
         found = [base, of_chip, numbers["fitted_base"].get(kind), *on_chip, *of_framework, of_habit]
         parts = [p for p in found if p]
         value = 1.0
@@ -176,7 +179,7 @@ def compose(framework: Framework, chip: Chip, numbers: dict[str, Any]) -> dict[s
 
 def when_compiled(traffic: Number) -> Number:
     """Element-wise traffic of an eager program once a compiler fuses neighbouring passes."""
-    return replace(traffic, value=traffic.value * _COMPILED["value"])
+    return replace(traffic, value=traffic.value * _compiled()["value"])
 
 
 def load(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Provenance = Literal["datasheet", "measured", "fitted", "assumed", "derived"]
+Provenance = Literal["datasheet", "measured", "fitted", "assumed"]
 
 
 # Whatever numbers a profile composes, nothing passes this share of a data sheet.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from meshwright import units
 from meshwright.calibrate import bands
-from meshwright.checks.capacity import TIGHT
+from meshwright.checks.capacity import narrow_bytes
 from meshwright.report.explanation import Explanation, by_tag, request_of
 from meshwright.report.records import Estimate
 from meshwright.search import probe
@@ -152,7 +152,7 @@ def _room(e: Estimate) -> str:
     meant = "(a gibibyte is a little over a billion bytes)"
     if e.fits:
         fits = f"The fullest chip needs {used} of memory {meant} and has {room}, so the plan fits"
-        if float(e.evaluation.peak_bytes) <= TIGHT * e.evaluation.capacity_bytes:
+        if float(e.evaluation.peak_bytes) <= narrow_bytes(e.evaluation.capacity_bytes):
             return f"{fits}."
         return f"{fits}, but narrowly: a run this close to the limit may run out of memory."
     return (

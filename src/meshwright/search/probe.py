@@ -28,7 +28,6 @@ REACH = 64.0  # bandwidths are tried from so many times slower to so many times 
 _HALVINGS = 12  # of a bracket of log(64): the crossing to 0.1 %
 COMMUNICATIONS = ("tp", "cp", "ep", "dp", "pp")
 RESOURCES = ("flops", "hbm", "scale_up", "scale_out")
-KNOWN = ("datasheet", "derived")  # constants that a data sheet or a definition gives rest on nothing else
 _FLOPS = ("bf16_flops", "fp8_flops", "fp4_flops")
 
 
@@ -117,7 +116,7 @@ def _nudged(request: Request, strategy: Strategy) -> Iterator[tuple[str, Number,
         again(request, strategy)
     for name in sorted(read):
         number = records()[name]
-        if number.provenance not in KNOWN:
+        if number.provenance != "datasheet":
             with changed(name, 1.0 + NUDGE):
                 yield f"constant.{name}", number, again(request, strategy)
 

@@ -13,10 +13,6 @@ from meshwright.cost.ops import Matmul, Message, Operation, Shape, Stream, Words
 from meshwright.model.records import Moe
 from meshwright.strategy.records import Num
 
-# Kernels of one pass: routing (logits, top-k, softmax, auxiliary loss, counts, host reads of the counts) and
-# permuting, by dispatcher. Source: counted in the Megatron-Core router and token dispatchers, so +-30 %.
-_KERNELS = {"all-to-all": (60, 50), "all-gather": (60, 50), "deep-ep": (45, 40), "hybrid-ep": (30, 26)}
-
 
 @dataclass(frozen=True, slots=True)
 class _Routed:
@@ -70,10 +66,12 @@ def operations(
 def _router(block: Moe, d_model: int, there: _Routed, words: Words) -> Iterator[Operation]:
     """Which expert each token goes to."""
     own, logits = there.own, 16.0 * there.own * block.n_experts
+    known, word = numbers(), words.dispatcher
+    kernels = (known[f"routing_forward_{word}"], known[f"routing_backward_{word}"])
     yield Stream("route_in", "norm", 0.0, 0.0, (0, 0), saved=2.0 * own * d_model)
     yield Matmul("router", "moe", own, d_model, block.n_experts, quantised=False)
     yield Stream(
-        "routing", "moe", logits, logits, _KERNELS[words.dispatcher], saved=8.0 * own * block.n_experts,
+        "routing", "moe", logits, logits, kernels, saved=8.0 * own * block.n_experts,
         fusible=False,
     )  # fmt: skip
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
-from typing import Any, Protocol, cast
+from typing import Any, Literal, Protocol, cast
 
+from meshwright.cost.numbers import numbers
 from meshwright.cost.schedule.actions import Needs, Order, Own, Route
 from meshwright.errors import Diagnostic, InputError
 from meshwright.profiles.records import Framework
@@ -35,14 +36,14 @@ class Schedule(InFlight, Protocol):
     `actions(pp, vpp, microbatches)`: the passes of each rank in order; raises InputError where the schedule
     does not exist for these numbers. `route(pp, vpp, microbatch, microbatches)`: the (rank, chunk) pairs
     that a microbatch runs through.
-    `P2P_EXPOSED`: share of each send that stands in the way of compute. `SENDS_BLOCK`: a rank sends before it
-    goes on, and is not free beside it (see `sends_block`). `PARAMETERS_HELD`: stages' worth of
-    parameters that each rank holds. `JOINED`: forwards run beside backwards of another microbatch, whose
+    `SENDS`: how much of each send stands in the way of compute (see `shown_of_sends`). `SENDS_BLOCK`: a rank
+    sends before it goes on, and is not free beside it (see `sends_block`). `PARAMETERS_HELD`: stages' worth
+    of parameters that each rank holds. `JOINED`: forwards run beside backwards of another microbatch, whose
     expert traffic they hide. `SPLITS_BACKWARD`: weight gradients are passes of their own; others' `bubble`
     does not look at `weight`. `NEEDS`: what it asks of pp, vpp and the microbatches.
     """
 
-    P2P_EXPOSED: float
+    SENDS: Literal["waited", "beside", "joined"]
     SENDS_BLOCK: bool
     PARAMETERS_HELD: float
     JOINED: bool
@@ -70,6 +71,12 @@ def sends_block(word: str, habits: Framework, options: frozenset[str]) -> bool:
     sends that the schedule `word` could hide."""
     waits = word in habits.waits_for_sends and "p2p-overlap" not in options
     return load(word).SENDS_BLOCK or waits or "no-overlap" in options
+
+
+def shown_of_sends(plan: Schedule) -> float:
+    """Share of each send that stands in the way of compute: all of it where neighbours wait for it, less
+    beside passes of other microbatches or joined pairs of passes."""
+    return 1.0 if plan.SENDS == "waited" else numbers()[f"sends_{plan.SENDS}"]
 
 
 @cache

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.cost.schedule.actions import Action, Needs, Order, Own, looping, require
 from meshwright.cost.schedule.alternating import alternate
 
-P2P_EXPOSED = 1.0  # sends and receives are waited for before the next pass
+SENDS = "waited"  # sends and receives are, before the next pass
 SENDS_BLOCK = True
 PARAMETERS_HELD = 1.0
 JOINED = False

@@ -14,7 +14,7 @@ import numpy as np
 from meshwright.cost.schedule.actions import Needs, Order, Own, both_ways, own_or_equal, require
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
-P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
+SENDS = "joined"
 SENDS_BLOCK = False
 PARAMETERS_HELD = 2.0
 JOINED = True

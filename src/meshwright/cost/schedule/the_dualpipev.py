@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.cost.schedule.actions import Needs, Order, Own, own_or_equal, require, v_shaped
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
-P2P_EXPOSED = 0.5  # (p - 1) / 2p of a send in the simulated steady state
+SENDS = "joined"
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = True

@@ -6,7 +6,7 @@ from typing import Any
 
 from meshwright.cost.schedule.actions import Action, Needs, Order, Own, looping, require
 
-P2P_EXPOSED = 1.0
+SENDS = "waited"
 SENDS_BLOCK = True
 PARAMETERS_HELD = 1.0
 JOINED = False

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.cost.schedule.actions import Action, Needs, Order, Own, looping, require
 from meshwright.cost.schedule.alternating import alternate
 
-P2P_EXPOSED = 0.3  # sent beside another chunk's pass; the share left is assumed
+SENDS = "beside"  # another chunk's pass
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False

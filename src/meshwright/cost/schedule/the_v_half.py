@@ -13,7 +13,7 @@ from meshwright.cost.schedule.actions import Needs, Order, Own, own_or_equal, re
 from meshwright.cost.schedule.longest import tabled_idle
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
-P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
+SENDS = "beside"
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False

@@ -15,7 +15,7 @@ from meshwright.cost.schedule.actions import Needs, Order, Own, own_or_equal, re
 from meshwright.cost.schedule.longest import tabled_idle
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
-P2P_EXPOSED = 1.0  # nothing lies between neighbours: a send is waited for, in simulation even 1.3 of it
+SENDS = "waited"  # nothing lies between neighbours; in simulation even 1.3 of a send is waited for
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False

@@ -13,7 +13,7 @@ import numpy as np
 from meshwright.cost.schedule.actions import Needs, Order, Own, looping, own_or_equal, require
 from meshwright.cost.schedule.alternating import split_backward
 
-P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
+SENDS = "beside"
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False

@@ -12,7 +12,7 @@ import numpy as np
 from meshwright.cost.schedule.actions import Action, Kind, Needs, Order, Own, own_or_equal, require, v_shaped
 from meshwright.cost.schedule.longest import Path, idle
 
-P2P_EXPOSED = 0.3  # sent beside other passes, in simulation wholly hidden; the share left is assumed
+SENDS = "beside"
 SENDS_BLOCK = False
 PARAMETERS_HELD = 1.0
 JOINED = False

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from meshwright import units
 from meshwright.calibrate import bands
-from meshwright.checks.capacity import TIGHT
+from meshwright.checks.capacity import narrow_bytes
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
 from meshwright.report.as_json import profile_name, strategy_line
 from meshwright.report.records import Estimate
@@ -76,7 +76,7 @@ def print_headline(found: Estimate, console: Console) -> None:
     peak, room = units.bytes_text(e.peak_bytes), units.bytes_text(e.capacity_bytes)
     if not found.fits:
         verdict = Text(f"does not fit: {peak} needed, {room} a chip", style="bold red")
-    elif float(e.peak_bytes) > TIGHT * e.capacity_bytes:
+    elif float(e.peak_bytes) > narrow_bytes(e.capacity_bytes):
         verdict = Text(f"fits narrowly: {peak} of {room} a chip", style="bold yellow")
     else:
         verdict = Text(f"fits: {peak} of {room} a chip", style="bold green")
