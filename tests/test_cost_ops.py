@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright.cost.numbers import numbers
 from meshwright.cost.ops import (
     Core,
     Matmul,
+    Passes,
     Stream,
     Words,
     core_passes,
@@ -257,6 +259,28 @@ def test_streams_are_linear_and_below_the_bandwidth(
     assert fusible.forward == pytest.approx(traffic * once)
     assert fusible.backward_input == pytest.approx(2 * fusible.forward)
     assert fusible.flops_forward == 0.0
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+@pytest.mark.parametrize("calls", [1.0, 8.0])
+def test_frozen_weights_launch_no_weight_gradient(calls: float, precision: str) -> None:
+    """A product that its experts take one after another has one for each of them; so has an adapter."""
+    record = chips.load("h100")
+    profile = profiles.load(None, record)
+    experts = Matmul("experts_up", "moe", 512, 4096, 4096, 8, calls=calls)
+
+    def launched(adapted: frozenset[tuple[str, int]] | None) -> Passes:
+        return matmul_passes(experts, words(precision, adapted=adapted), record, profile)
+
+    trained, frozen = launched(None), launched(frozenset())
+    adapter = launched(frozenset({("experts_up", 1)}))
+    assert trained.kernels_weight == 1 + numbers()["call_share"] * (calls - 1)
+    assert trained.kernels_backward - frozen.kernels_backward == trained.kernels_weight
+    assert frozen.kernels_forward == trained.kernels_forward
+    assert frozen.kernels_weight == 0.0
+    # Two thin products forward; each has two backward.
+    assert adapter.kernels_forward - frozen.kernels_forward == 2 * trained.kernels_weight
+    assert adapter.kernels_backward - frozen.kernels_backward == 4 * trained.kernels_weight
 
 
 def test_passes_knows_every_kind_and_broadcasts() -> None:

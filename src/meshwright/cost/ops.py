@@ -267,8 +267,8 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
 
         forward = forward + stream_seconds(moved("forward"), chip, profile)
         data = data + stream_seconds(moved("backward"), chip, profile)
-        kernels = (kernels[0] + 2.0 * matrices, kernels[1] + 4.0 * matrices)
-    return Passes(forward, data, 0.0, flops, flops, floor, floor, kernels[0], kernels[1] - 1.0)
+        kernels = (kernels[0] + 2.0 * matrices * each, kernels[1] + 4.0 * matrices * each)
+    return Passes(forward, data, 0.0, flops, flops, floor, floor, kernels[0], kernels[1] - each)
 
 
 def _blended(most: Passes, rest: Passes, share: float) -> Passes:
