@@ -202,6 +202,25 @@ def test_parallel_layers_reduce_once(norms: int, sp: bool) -> None:
     assert kept(listed) - kept(beside) == pytest.approx(stream * (2 if norms == 1 else 1))
 
 
+@pytest.mark.parametrize("tp", [1, 2, 8])
+@pytest.mark.parametrize("sp", [False, True])
+@pytest.mark.parametrize("norms", [1, 2])
+def test_parallel_layers_add_up_before_they_reduce(norms: int, sp: bool, tp: int) -> None:
+    """The output of one part is read once more, all tokens of it: what tensor ranks scatter is the sum. The
+    gradients of one norm's output are added whole as well; those of two norms after they are scattered.
+    """
+    block = replace(LLAMA, n_norms=norms, parallel=True)
+    listed = operations(block, model("llama"), shape_of(S, B, tp, 1, 1, 1), words(sp=sp))
+    (added,) = (op for op in listed if op.name == "proj_add")
+    (residual,) = (op for op in listed if op.name == "down_add")
+    assert isinstance(added, Stream)
+    assert isinstance(residual, Stream)
+    whole, own = 2 * T * H["llama"], 2 * T * H["llama"] / (tp if sp else 1)
+    assert added.forward == whole
+    assert residual.forward == 3 * own  # read twice, written once
+    assert added.backward == (whole if norms == 1 else residual.backward)
+
+
 def test_mla_without_a_query_rank() -> None:
     h, a, rkv, dn, dr, dv = 2048, 16, 512, 128, 64, 128
     block = Block(LatentAttention(a, None, rkv, dn, dr, dv), None, n_norms=1)

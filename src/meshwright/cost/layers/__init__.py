@@ -23,6 +23,7 @@ from meshwright.model.records import (
     Moe,
     ShortConv,
 )
+from meshwright.strategy.records import Num
 
 _MIXERS = {
     Attention: attention.operations,
@@ -42,7 +43,8 @@ def operations(block: Block, model: Model, shape: Shape, words: Words) -> tuple[
     beside = block.parallel and block.mixer is not None and block.ffn is not None
     if block.mixer is not None:
         mixer = _MIXERS[type(block.mixer)](block.mixer, model.d_model, kernels, shape, words)  # type: ignore[operator]
-        ops += tuple(_summed_later(mixer)) if beside else mixer
+        whole = 2.0 * shape.tokens * model.d_model
+        ops += tuple(_summed_later(mixer, whole, one_norm=block.n_norms == 1)) if beside else mixer
         ops += _beside(block.mixer, model.d_model, shape)
     if model.n_positions and words.flash:
         # Decoders with learned positions (GPT-2's kind) train with dropout after each sublayer: its mask.
@@ -60,16 +62,20 @@ def operations(block: Block, model: Model, shape: Shape, words: Words) -> tuple[
     return tuple(_placed(ops))
 
 
-def _summed_later(mixer: tuple[Operation, ...]) -> Iterator[Operation]:
+def _summed_later(mixer: tuple[Operation, ...], whole: Num, *, one_norm: bool) -> Iterator[Operation]:
     """A mixer whose output is added to the feed-forward's before tensor ranks reduce it and the residual
-    joins: it is read once more there. **Source**: PaLM (arXiv 2204.02311), section 2, parallel layers.
+    joins: all of its tokens are read once more there (`whole` bytes), also under sequence parallelism.
+
+    Backward the gradients of the two branches are added: where one norm feeds both, before tensor ranks
+    reduce them, else as in layers one after another. **Source**: PaLM (arXiv 2204.02311), section 2, parallel
+    layers; GPT-NeoX's transformer.py (`gpt_j_residual`) reduces the sum of both outputs once.
     """
     last = max(i for i, op in enumerate(mixer) if isinstance(op, Matmul))
     for i, op in enumerate(mixer):
         if i > last and isinstance(op, Message):
             continue
         if isinstance(op, Stream) and op.name.endswith("_add"):
-            yield replace(op, forward=op.forward / 3.0, backward=0.0)  # of two read and one written
+            yield replace(op, forward=whole, backward=whole if one_norm else op.backward)
         else:
             yield op
 
