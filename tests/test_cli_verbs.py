@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,24 @@ def shown(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> Any:
 def text(capsys: pytest.CaptureFixture[str], *args: str, code: int = 0) -> str:
     assert run([*args]) == code
     return capsys.readouterr().out
+
+
+def test_what_does_not_fit_is_searched_for_as_it_was_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = [
+        "--seq-len", "4k", "--global-batch", "64", "--precision", "fp8", "--framework",
+        "megatron-core@nemo-24",
+        "--set", "cluster.scale_out_gbits_s=200", "--options", "fused-loss", "--finetune", "lora:16",
+        "--total-tokens", "1B", "--price-per-chip-hour", "2.5",
+    ]  # fmt: skip
+    said = text(capsys, "estimate", "llama-3.1-70b", "--on", "8xh100", *asked, "--tp", "1", "--zero", "0")
+    (hint,) = [line for line in said.splitlines() if line.startswith("what fits")]
+    words = shlex.split(hint.partition("meshwright ")[2].removesuffix(" searches for it"))
+    assert words[0] == "plan"
+    again = shown(capsys, "estimate", *words[1:], "--tp", "1", "--zero", "0")
+    first = shown(capsys, "estimate", "llama-3.1-70b", "--on", "8xh100", *asked, "--tp", "1", "--zero", "0")
+    assert again == first
+    plain = text(capsys, "estimate", "llama-3.1-70b", "--on", "8xh100", *WORK)
+    assert "meshwright plan Llama-3.1-70B --on 8xh100 --seq-len 8192 --global-batch 64 searches" in plain
 
 
 def test_estimate_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import meshwright
+from meshwright import units
 from meshwright.cli.main import run
 from meshwright.errors import InputError
 from meshwright.files import fields
@@ -140,6 +141,40 @@ def test_fields_have_one_name() -> None:
     assert asked["overrides"] == {"usable_gib": 70.0, "scale_out_gbits_s": pytest.approx(400.0)}
     with pytest.raises(InputError, match="no field"):
         fields.settled({}, {"ppp": 1})
+
+
+def test_intervals_and_cost_stand_beside_what_they_belong_to(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["compare", "llama-3.1-8b", *ARGS, "--vary", "tp=1,2", "--total-tokens", "1T"]
+    assert run([*args, "--price-per-chip-hour", "2"]) == 0
+    shown = capsys.readouterr().out
+    found = meshwright.compare(
+        {"tp": 1}, {"tp": 2}, model="llama-3.1-8b", cluster="64xh100", total_tokens="1T",
+        price_per_chip_hour=2.0, **WORK,
+    )  # fmt: skip
+    for side in found.sides:
+        assert side.interval_s is not None
+        assert side.interval_bytes is not None
+        assert side.run is not None
+        assert side.run.cost_usd is not None
+        low, high = side.interval_s
+        assert f"{units.seconds_text(low)} to {units.seconds_text(high)}" in shown
+        assert " to ".join(units.bytes_text(end) for end in side.interval_bytes) in shown
+        cost = side.run.cost_usd
+        ends = (units.money_text(cost * end / side.step_time_s) for end in (low, high))
+        assert f"{units.money_text(cost)} ({' to '.join(ends)})" in shown
+    assert "cost at $2.00 a chip-hour" in shown
+    assert run(args) == 0
+    assert "cost" not in capsys.readouterr().out
+
+
+def test_shares_of_different_peaks_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["compare", "llama-3.1-8b", *ARGS, "--vary", "precision=bf16,fp8"]) == 0
+    shown = capsys.readouterr().out
+    assert "989 TFLOP/s bf16" in shown
+    assert "1.98 PFLOP/s fp8" in shown
+    assert "shares of different peaks" in shown
+    assert run(["compare", "llama-3.1-8b", *ARGS, "--vary", "tp=1,2"]) == 0
+    assert "peaks" not in capsys.readouterr().out
 
 
 def test_command(capsys: pytest.CaptureFixture[str]) -> None:

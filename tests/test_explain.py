@@ -267,6 +267,17 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert "memory" in said
 
 
+def test_a_share_that_nothing_hides_is_named() -> None:
+    """Data-parallel traffic of which the framework leaves a share bare, beside sends that it need not."""
+    found = meshwright.explain(**DENSE)
+    share = found.estimate.profile.numbers["dp_exposed"]
+    (dp,) = [s for s in found.sentences if s.terms == ("step.time.dp",)]
+    assert f"(profile.dp_exposed {share.value:.3g}, {share.provenance})" in dp.text
+    assert dp.values["profile.dp_exposed"] == share.value
+    (pp,) = [s for s in found.sentences if s.terms == ("step.time.pp",)]
+    assert "habit of the framework" not in pp.text
+
+
 def test_the_plain_story_measures_memory_in_the_unit_of_the_tables() -> None:
     found = meshwright.explain("llama-3.1-8b", "64xh100", seq_len=4096, global_batch_size=256)
     (room,) = (p for p in story(found) if "fullest chip" in p)

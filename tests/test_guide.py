@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshwright import api
+from meshwright import api, units
 from meshwright.cli.main import run
 from meshwright.errors import InputError
 from meshwright.hardware.cluster import parse
@@ -21,6 +21,7 @@ from meshwright.search.guide.facts import QUESTIONS, facts
 from meshwright.search.guide.near import near
 from meshwright.search.guide.recipes import Recipe
 from meshwright.search.mixes import Mix, mixes, recipe_words
+from meshwright.search.ranking import TIED
 from meshwright.search.scan import scan
 from meshwright.search.space import build
 from meshwright.work import Work
@@ -198,6 +199,16 @@ def test_chips_that_are_no_power_of_two_get_a_batch_that_they_divide() -> None:
     assert found.work.global_batch_size == 3 * 2**10
     assert found.dp * found.mix.tp * found.mix.pp * found.mix.cp == 96
     assert found.work.global_batch_size % found.dp == 0
+
+
+def test_a_loss_says_of_what_and_why_plan_may_say_else(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["guide", "llama-3.1-8b", "--on", "64xh100", "--seq-len", "8k", "--compare"]) == 0
+    shown = capsys.readouterr().out
+    assert "longer a step takes than in the computed plan" in shown
+    assert "plan the fastest for this one" in shown
+    beside = api.guide("llama-3.1-8b", "64xh100", seq_len=8192, compare=True).answer.compared
+    assert f"{units.percent_text(beside.loss)} of the best step time" in shown
+    assert (": a tie" in shown) == (beside.loss <= TIED)
 
 
 def test_compared_with_the_search() -> None:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
-from meshwright import api
+from meshwright import api, units
+from meshwright.checks.capacity import roomy_bytes
 from meshwright.errors import InputError
 from meshwright.report.records import Plan
+from meshwright.search.ranking import axes_used
 
 NARROW: dict[str, Any] = {
     "cp": 1, "microbatch_size": "1:2", "zero": [1, 3], "zero_group": "all", "vpp": "1:2",
@@ -121,6 +124,42 @@ def test_ties_are_within_three_percent_of_the_fastest() -> None:
     best = shown[0]["step_time_s"]
     assert [p["tied"] for p in shown] == [p["step_time_s"] <= 1.03 * best for p in shown]
     assert shown[0]["tied"]
+
+
+def test_a_tight_plan_names_the_tied_one_that_leaves_room() -> None:
+    """40 GiB: microbatches of 2 fill nearly all of it, microbatches of 1 are 2 to 3 % slower."""
+    found = plan("16xh100", 128, tp=2, pp=2, vpp="1:4", overrides={"usable_gib": 40.0})
+    first = found.plans[0]
+    (said,) = [s for s in found.why if "--rank" in s.text]
+    rank = int(said.text.partition("; plan ")[2].split()[0])
+    roomy = found.plans[rank - 1]
+    room = roomy_bytes(float(first.evaluation.capacity_bytes))
+    assert first.evaluation.peak_bytes > room >= roomy.evaluation.peak_bytes
+    assert found.tied(roomy)
+    assert axes_used(roomy.strategy) <= axes_used(first.strategy)
+    assert said.values["step.memory.other"] == roomy.evaluation.peak_bytes
+    assert all(
+        p.evaluation.peak_bytes > room or axes_used(p.strategy) > axes_used(first.strategy)
+        for p in found.plans[1 : rank - 1]
+    )
+    wide = plan("16xh100", 128, tp=2, pp=2, vpp="1:4")
+    assert not [s for s in wide.why if "--rank" in s.text]
+
+
+def test_words_that_leave_the_step_as_it_is_say_what_they_hold() -> None:
+    found = plan("8xh100", 64, overrides={"usable_gib": 60.0})
+    (said,) = [s for s in found.why if s.text.startswith("The step takes as long with")]
+    best = found.plans[0].strategy
+    assert best.zero < 3
+    other = api.estimate(
+        "llama-3.1-8b", "8xh100", seq_len="4k", global_batch_size=64, nearest=0,
+        **{f.name: getattr(best, f.name) for f in fields(best)} | {"zero": 3},
+    )  # fmt: skip
+    held = float(other.closed_form.peak_bytes)
+    assert said.values["step.memory.zero 3"] == pytest.approx(held)
+    more = held - said.values["step.memory"]
+    assert f"zero 3 ({units.bytes_text(more)} more)" in said.text
+    assert other.step_time_s == pytest.approx(found.plans[0].step_time_s)
 
 
 def test_no_point_of_the_front_beats_another() -> None:

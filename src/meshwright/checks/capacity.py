@@ -51,6 +51,11 @@ def narrow_bytes(capacity: float) -> float:
     return numbers()["tight_share"] * capacity
 
 
+def roomy_bytes(capacity: float) -> float:
+    """Bytes up to which a plan leaves room for what an estimate of memory may miss."""
+    return numbers()["roomy_share"] * capacity
+
+
 def memory_findings(strategy: Strategy, evaluation: Evaluation) -> list[Diagnostic]:
     """MW301 where the peak is above what a process can allocate, MW302 where it is close; plain numbers."""
     peak, capacity = float(evaluation.peak_bytes), float(evaluation.capacity_bytes)

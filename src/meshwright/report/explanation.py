@@ -24,6 +24,8 @@ RESOURCES = {
 }
 VISIBLE = 0.001  # a share of the step that is told
 TENTH = 0.1  # of a part of the step: what rests on less does not tag it
+HALF = 0.5  # of a communication: a share that moves so much of it is why it shows
+BARE = "_exposed"  # numbers of a profile: shares that nothing hides
 WEAKEST: tuple[Provenance, ...] = ("assumed", "fitted", "measured")
 
 
@@ -64,7 +66,7 @@ def explained(estimate: Estimate, others: Sequence[Sentence] = ()) -> Explanatio
         why.binds(e),
         _resources(estimate, binds, leanings),
         why.memory(e),
-        *_communications(estimate, crossings),
+        *_communications(estimate, crossings, numbers),
         _numbers(estimate, numbers),
         *others,
     )
@@ -136,7 +138,9 @@ def _resources(
     return Sentence(f"{said}.", tuple(f"step.time.{k}" for k in terms), values)
 
 
-def _communications(estimate: Estimate, crossings: Sequence[Crossing]) -> list[Sentence]:
+def _communications(
+    estimate: Estimate, crossings: Sequence[Crossing], numbers: Sequence[Leaning]
+) -> list[Sentence]:
     """One sentence for each communication, the one that shows most first; none on one chip."""
     own: dict[str, list[Crossing]] = {}
     for one in crossings:
@@ -148,11 +152,13 @@ def _communications(estimate: Estimate, crossings: Sequence[Crossing]) -> list[S
     terms = tuple(f"step.time.{part}" for part in parts)
     return [
         Sentence(means, terms, {"hides": probe.HIDES}),
-        *(_communication(estimate, part, own[part]) for part in parts),
+        *(_communication(estimate, part, own[part], numbers) for part in parts),
     ]
 
 
-def _communication(estimate: Estimate, part: str, found: Sequence[Crossing]) -> Sentence:
+def _communication(
+    estimate: Estimate, part: str, found: Sequence[Crossing], numbers: Sequence[Leaning]
+) -> Sentence:
     share, seconds = found[0].share, float(estimate.evaluation.time_s[part])
     hides = share <= probe.HIDES
     said = (
@@ -169,6 +175,14 @@ def _communication(estimate: Estimate, part: str, found: Sequence[Crossing]) -> 
         *([f"no {' and no '.join(never)} hides it"] if never else []),
     ]
     values: dict[str, Any] = {"step.time": estimate.step_time_s, f"step.time.{part}": seconds, "share": share}
+    for number in numbers:
+        moves = number.parts[part]
+        if number.name.endswith(BARE) and moves >= HALF * float(estimate.closed_form.time_s[part]) > 0:
+            told.append(
+                "a share of it shows whatever it could hide behind, a habit of the framework "
+                f"({number.name} {number.value:.3g}, {number.provenance})"
+            )
+            values[number.name] = number.value
     for one in found:
         values[one.field] = one.now
         values[f"{one.field}.hides_from"] = one.at

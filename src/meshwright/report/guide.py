@@ -16,6 +16,7 @@ from meshwright.search.guide.near import Near
 from meshwright.search.guide.rule import Advice, Ask, Losses, Node, Rule, node_json
 from meshwright.search.guide.table import SLACK
 from meshwright.search.mixes import Mix
+from meshwright.search.ranking import TIED
 
 if TYPE_CHECKING:
     from meshwright.errors import Diagnostic
@@ -26,6 +27,10 @@ if TYPE_CHECKING:
 
 FAR = 0.05  # a loss of a computed job that a person is warned of
 UNLIKE = 0.1  # mean distance of figures from which jobs are not alike
+ELSE = (
+    "The rule takes the plainest split that loses little over many jobs, plan the fastest for this one: "
+    f"where splits are tied (within {TIED:.0%}) the two may differ"
+)
 LEFT = "microbatch, recompute, ZeRO stage, chunks of a stage and schedule are what fits best: plan finds them"
 
 

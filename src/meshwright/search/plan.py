@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
+from meshwright import units
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.step import evaluate
 from meshwright.hardware.records import Cluster
@@ -18,8 +19,9 @@ from meshwright.search.derive import complete
 from meshwright.search.found import Scan
 from meshwright.search.given import read_choices, stated
 from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
-from meshwright.search.ranking import SAME, TIED, Candidate, axes_used, differences, leading
+from meshwright.search.ranking import SAME, TIED, Candidate, axes_used, differences, leading, roomier
 from meshwright.search.rerank import TOP, searches
+from meshwright.search.shift import TINY
 from meshwright.search.space import Space, build
 from meshwright.search.why import Sentence
 from meshwright.simulate.told import told
@@ -42,6 +44,11 @@ class Ranked:
     def seconds(self) -> float:
         """What plans are put in order by."""
         return float(self.evaluation.step_time_s)
+
+    @property
+    def peak_bytes(self) -> float:
+        """What the fullest rank holds."""
+        return float(self.evaluation.peak_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +109,7 @@ def search(
     if found.searched == 0:
         raise_faults(request, fixed)
     best = _simplest_first(found, slack) if slack is not None else found.best
-    shown = leading(best, max(top, TOP))[: max(top, 2)]
+    shown = leading(best, max(top, TOP), cluster.usable_bytes)[: max(top, 2)]
     plans = tuple(ranked_plan(request, c) for c in shown)
     necessity = _necessity(found, plain[0] if plain else None)
     nearest = None if plans or found.nearest is None else ranked_plan(request, found.nearest)
@@ -119,7 +126,7 @@ def search(
         necessity=necessity,
         nearest=nearest,
         needs=needs,
-        why=_why(plans, necessity, found.best),
+        why=_why(request, plans, necessity, found.best),
         space=space,
         others=tuple(kept.plans[0] for kept in found.without.values() if kept.plans),
         reranked=sum(one.reranked for one in (found, *plain)),
@@ -147,6 +154,22 @@ def closed_plan(request: Request, candidate: Candidate) -> Ranked:
     """The candidate with its evaluation by closed forms, nothing simulated."""
     r, c = request, candidate
     return Ranked(c.strategy, evaluate(r.model, r.cluster, r.work, c.strategy, r.profile), c.tied)
+
+
+def _same_step(request: Request, best: Ranked) -> Sentence:
+    """The words that leave the step of the best plan as it is, and what its fullest rank holds under each."""
+    closed = best.evaluation.closed_form or best.evaluation
+    values: dict[str, Any] = {"step.time": best.seconds, "step.memory": float(closed.peak_bytes)}
+    told = []
+    for other in best.tied:
+        words = differences(best.strategy, other)
+        peak = float(closed_plan(request, Candidate(other, best.seconds, 0.0)).evaluation.peak_bytes)
+        more = peak - float(closed.peak_bytes)
+        held = "as much memory" if more <= TINY * peak else f"{units.bytes_text(more)} more"
+        told.append(f"{words} ({held})")
+        values[f"step.memory.{words}"] = peak
+    said = f"The step takes as long with {' or '.join(told)}; the simpler word is shown."
+    return Sentence(said, ("step.time", "step.memory"), values)
 
 
 def raise_faults(request: Request, fixed: Mapping[str, Any]) -> None:
@@ -177,6 +200,7 @@ def _necessity(found: Scan, plain: Scan | None) -> tuple[Necessity, ...]:
 
 
 def _why(
+    request: Request,
     plans: tuple[Ranked, ...],
     necessity: tuple[Necessity, ...],
     best: list[Candidate],
@@ -201,8 +225,11 @@ def _why(
     if passed.step_time_s < best[0].step_time_s * (1.0 - SAME):
         said.append(sentences.reordered(best[0], passed))
     if plans[0].tied:
-        words = " or ".join(differences(plans[0].strategy, other) for other in plans[0].tied)
-        tied = f"Tied with the best: {words} changes nothing in it; the simpler word is shown."
-        said.append(Sentence(tied, ("step.time",), {"step.time": float(plans[0].evaluation.step_time_s)}))
+        said.append(_same_step(request, plans[0]))
+    roomy = roomier(plans, request.cluster.usable_bytes)
+    if roomy is not None:
+        other = plans[roomy]
+        pair = (plans[0].strategy, plans[0].evaluation, other.strategy, other.evaluation)
+        said.append(sentences.roomier(*pair, roomy + 1))
     said.append(sentences.memory(plans[0].evaluation))
     return (*said, *sentences.necessities(necessity))

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.checks.capacity import roomy_bytes
 from meshwright.strategy.records import DEGREES, Strategy
 
 FloatArray = npt.NDArray[np.float64]
@@ -127,9 +128,41 @@ def ranked(candidates: Iterable[Candidate], top: int) -> list[Candidate]:
     return kept[:top]
 
 
-def leading(plans: Sequence[Candidate], top: int) -> list[Candidate]:
+class Measured(Protocol):
+    """What has a strategy, a time and a peak."""
+
+    @property
+    def strategy(self) -> Strategy: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def peak_bytes(self) -> float: ...
+
+
+def roomier(plans: Sequence[Measured], capacity_bytes: float) -> int | None:
+    """Where the first of the plans leaves little room (`roomy_bytes`): the first that leaves more, is tied
+    with it, and uses no more axes.
+
+    >>> tight, roomy = (Candidate(Strategy(dp=8, zero=z), 1.0 + z / 100, 99.0 - 9 * z) for z in (0, 2))
+    >>> roomier([tight, roomy], 100.0), roomier([roomy, tight], 100.0)
+    (1, None)
+    """
+    most = roomy_bytes(capacity_bytes)
+    if not plans or plans[0].peak_bytes <= most:
+        return None
+    bar, axes = plans[0].seconds * (1.0 + TIED), axes_used(plans[0].strategy)
+    able = (
+        i
+        for i, plan in enumerate(plans)
+        if plan.peak_bytes <= most and plan.seconds <= bar and axes_used(plan.strategy) <= axes
+    )
+    return next(able, None)
+
+
+def leading(plans: Sequence[Candidate], top: int, capacity_bytes: float = inf) -> list[Candidate]:
     """`top` of the plans that show as many ideas as there are, in the order given: of plans with the same
-    degrees the first, and of all that are tied with the fastest the simplest. Variants fill up what is left.
+    degrees the first, of all that are tied with the fastest the simplest, and where the first is tight the
+    `roomier` one. Variants fill up what is left.
 
     >>> one = [Candidate(Strategy(dp=1, pp=2, vpp=v), 1.0 + v / 100, 0.0) for v in (1, 2, 3)]
     >>> [c.strategy.vpp for c in leading([*one, Candidate(Strategy(dp=2), 1.04, 0.0)], 2)]
@@ -143,7 +176,9 @@ def leading(plans: Sequence[Candidate], top: int) -> list[Candidate]:
     bar = min(plan.seconds for plan in plans) * (1.0 + TIED)
     tied = [i for i, plan in enumerate(plans) if plan.seconds <= bar]
     simplest = min(tied, key=lambda i: (int(axes_used(plans[i].strategy)), plans[i].seconds))
-    chosen = dict.fromkeys([0, simplest, *first.values(), *range(len(plans))])
+    roomy = roomier(plans, capacity_bytes)
+    told = [0, simplest, *([] if roomy is None else [roomy])]
+    chosen = dict.fromkeys([*told, *first.values(), *range(len(plans))])
     return [plans[i] for i in sorted(list(chosen)[:top])]
 
 

@@ -62,7 +62,10 @@ def rerank(request: Request, found: Scan) -> None:
         for some, plans in zip(lists, whole):
             some.plans = ranked(_timed(plans, steps), len(plans))
         found.of_kind = dict(zip(found.of_kind, _timed(found.of_kind.values(), steps)))
-        told = [*leading(found.best, found.shortlist.top), *(one for some in lists for one in some.plans[:1])]
+        told = [
+            *leading(found.best, found.shortlist.top, request.cluster.usable_bytes),
+            *(one for some in lists for one in some.plans[:1]),
+        ]
         wanted = [plan for plan in told if plan.strategy not in steps]
         if not wanted:
             break

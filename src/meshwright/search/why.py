@@ -55,7 +55,8 @@ def binds(evaluation: Evaluation) -> Sentence:
     floor = float(evaluation.floor_time_s)
     said = (
         f"{capital(PARTS.get(shown[0][0], shown[0][0]))} binds: of {step:.4g} s a step, {listed}; "
-        f"the arithmetic alone at the chip's peak would take {floor:.3g} s."
+        f"the arithmetic of the busiest rank alone, recompute included, would take {floor:.3g} s at the "
+        "chip's peak."
     )
     values = {"step.time": step, **{f"step.time.{k}": v for k, v in shown}, "floor_time_s": floor}
     return Sentence(said, tuple(f"step.time.{k}" for k, _ in shown), values)
@@ -141,6 +142,20 @@ def as_good(best: Strategy, first: Evaluation, plain: Strategy, second: Evaluati
     return Sentence(said, ("step.time",), {"step.time": least, "step.time.other": mine})
 
 
+def roomier(best: Strategy, first: Evaluation, other: Strategy, second: Evaluation, rank: int) -> Sentence:
+    """The plan that is tied with a tight one, as simple, and leaves more room; `rank` is its place."""
+    mine, more = float(first.step_time_s), float(second.step_time_s) - float(first.step_time_s)
+    held, less = (float(e.peak_bytes / e.capacity_bytes) for e in (first, second))
+    said = (
+        f"It fills {held:.0%} of the memory; plan {rank} ({', '.join(differs(best, other))}) fills "
+        f"{less:.0%}, is as simple, and takes {more / mine:.2%} more, which the model cannot tell from "
+        f"nothing: --rank {rank} writes it."
+    )
+    values = {"step.time": mine, "step.time.other": float(second.step_time_s)}
+    values |= {"step.memory": float(first.peak_bytes), "step.memory.other": float(second.peak_bytes)}
+    return Sentence(said, ("step.time", "step.memory"), values)
+
+
 def necessities(necessity: Sequence[Necessity]) -> list[Sentence]:
     """What the techniques in use buy."""
     needed = [n.without for n in necessity if n.loss_percent is None]
@@ -149,9 +164,9 @@ def necessities(necessity: Sequence[Necessity]) -> list[Sentence]:
     if needed:
         said.append(Sentence(f"Nothing fits without {', '.join(needed)}."))
     if bought:
-        listed = ", ".join(f"{n.without} {n.loss_percent:.1f} % ({n.step_time_s:.4g} s)" for n in bought)
+        listed = ", ".join(f"{n.without} by {n.loss_percent:.1f} % ({n.step_time_s:.4g} s)" for n in bought)
         seconds = {f"step.time.without_{n.without}": n.step_time_s for n in bought}
-        said.append(Sentence(f"Doing without costs: {listed}.", ("step.time",), seconds))
+        said.append(Sentence(f"Doing without makes a step longer: {listed}.", ("step.time",), seconds))
     return said
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -11,6 +12,8 @@ from meshwright import units
 from meshwright.calibrate import bands
 from meshwright.checks.capacity import narrow_bytes
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
+from meshwright.hardware.overrides import FIELDS as FIGURES
+from meshwright.profiles import load as profiles
 from meshwright.report.as_json import profile_name, strategy_line
 from meshwright.report.records import Estimate
 from meshwright.report.terminal.findings import print_findings
@@ -24,6 +27,7 @@ BAR = 24
 BAR_COLUMN = ""  # its header
 APART = 0.005  # share by which a closed form differs visibly from a simulated step
 _SHOWS = 0.01  # share of the step or of the memory from which a way of balancing experts is told in a line
+_TRAINED = (("optimizer", "adamw"), ("finetune", "none"))  # what a search leaves as it is, and the usual word
 TIME_MEANS = {
     "compute": "the layers' own work",
     "tp": "exposed tensor-parallel collectives",
@@ -54,13 +58,26 @@ def print_estimate(found: Estimate, console: Console) -> None:
 
 
 def _asked(found: Estimate) -> str:
-    """Model and cluster as they were named, and the work."""
-    model, on, work = found.given.model, found.given.cluster, found.work
-    place = on if isinstance(on, str) else on.get("on")
-    return (
-        f"{model if isinstance(model, str) else 'MODEL'} --on {place or 'CLUSTER'} "
-        f"--seq-len {work.seq_len} --global-batch {work.global_batch_size}"
-    )
+    """Model and cluster as they were named, the work, and what else is no habit: what a search takes over."""
+    model, on, work, strategy = found.given.model, found.given.cluster, found.work, found.strategy
+    figures = {"on": on} if isinstance(on, str) else on
+    framework, chip = found.profile.framework, found.cluster.chip
+    price = found.price_per_chip_hour
+    named = f"{framework.name}@{framework.generation}"
+    flags: list[tuple[str, Any]] = [
+        ("--on", figures.get("on") or "CLUSTER"),
+        *(("--set", f"cluster.{name}={value}") for name, value in figures.items() if name in FIGURES),
+        ("--seq-len", work.seq_len),
+        ("--global-batch", work.global_batch_size),
+        *([("--precision", work.precision)] if work.precision != "bf16" else []),
+        *([("--options", ",".join(sorted(work.options)))] if work.options else []),
+        *([("--framework", named)] if framework != profiles.load(None, chip).framework else []),
+        *([("--total-tokens", f"{work.total_tokens:.15g}")] if work.total_tokens else []),
+        *([("--price-per-chip-hour", f"{price:.15g}")] if price is not None else []),
+        *((f"--{name}", word) for name, usual in _TRAINED if (word := getattr(strategy, name)) != usual),
+    ]
+    words = [model if isinstance(model, str) else "MODEL", *(str(word) for flag in flags for word in flag)]
+    return shlex.join(words)
 
 
 def print_tables(found: Estimate, console: Console) -> None:
@@ -97,14 +114,20 @@ def print_headline(found: Estimate, console: Console) -> None:
         f"dense {work.precision}; causal attention counted half, recompute not counted)"
     )
     if float(e.recompute_s) > 0:
-        console.print(f"HFU         {units.percent_text(found.hfu)}  (recompute counted)")
+        console.print(
+            f"HFU         {units.percent_text(found.hfu)}  (recompute counted: products and attention cores "
+            "done again; norms and activation functions count nothing)"
+        )
+
+
+def ends_text(ends: tuple[float, float] | None, text: Callable[[float], str]) -> str:
+    """What measured runs were within, where it is known."""
+    return "" if ends is None else f"{text(ends[0])} to {text(ends[1])}"
 
 
 def _interval(ends: tuple[float, float] | None, text: Callable[[float], str]) -> str:
-    """What measured runs were within, where it is known."""
-    if ends is None:
-        return ""
-    return f" ({text(ends[0])} to {text(ends[1])}: {units.percent_text(bands.INSIDE, 0)} of such runs)"
+    said = ends_text(ends, text)
+    return f" ({said}: {units.percent_text(bands.INSIDE, 0)} of such runs)" if said else ""
 
 
 def _bar(share: float) -> str:
@@ -226,7 +249,7 @@ def print_run(found: Estimate, console: Console) -> None:
     if run is None:
         return
     console.print()
-    days = _range(found, run.days, units.number_text)
+    days = range_text(found, run.days, units.number_text)
     console.print(
         f"{units.count_text(run.total_tokens)} tokens: {units.count_text(round(run.n_steps))} steps, "
         f"{units.number_text(run.days)} days{days}, {units.count_text(round(run.chip_hours))} chip-hours, "
@@ -234,7 +257,7 @@ def print_run(found: Estimate, console: Console) -> None:
     )
     if run.cost_usd is not None and run.price_per_chip_hour is not None:
         price = units.money_text(run.price_per_chip_hour)
-        cost = _range(found, run.cost_usd, units.money_text)
+        cost = range_text(found, run.cost_usd, units.money_text)
         console.print(f"cost {units.money_text(run.cost_usd)}{cost} at {price} a chip-hour")
     else:
         console.print("cost unknown: add --price-per-chip-hour USD")
@@ -244,7 +267,7 @@ def print_run(found: Estimate, console: Console) -> None:
         )
 
 
-def _range(found: Estimate, value: float, text: Callable[[float], str]) -> str:
+def range_text(found: Estimate, value: float, text: Callable[[float], str]) -> str:
     """What grows with the step, over the interval of the step."""
     if found.interval_s is None:
         return ""

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from meshwright import units
 from meshwright.report.as_json import strategy_line
-from meshwright.report.guide import LEFT, Answer, Compared, Guide, lost, sentences
+from meshwright.report.guide import ELSE, LEFT, Answer, Compared, Guide, lost, sentences
 from meshwright.report.terminal.findings import print_findings
 from meshwright.search.guide.table import SLACK
+from meshwright.search.ranking import TIED
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,6 +24,7 @@ def print_guide(found: Guide, console: Console) -> None:
         console.print(f"{'  ' * level}{text}")
     console.print()
     console.print(f"Against the computed plans: {lost(found.rule.losses)}.")
+    console.print("A loss is how much longer a step takes than in the computed plan.")
     console.print(f"Of models it was not fitted to: {lost(found.rule.unseen)}.")
     console.print(f"The rest is no rule: {LEFT}.")
 
@@ -41,6 +43,7 @@ def _print_answer(a: Answer, console: Console) -> None:
     console.print(f"  dp {a.dp}, tp {a.mix.tp}, pp {a.mix.pp}, cp {a.mix.cp}, ep {a.mix.ep}")
     console.print(f"  The rule says: {a.words}.")
     console.print(f"  Not in the rule: {LEFT}.")
+    console.print(f"  {ELSE}.")
     for remark in a.remarks:
         console.print(f"  Mind: {remark}.")
     console.print()
@@ -48,7 +51,7 @@ def _print_answer(a: Answer, console: Console) -> None:
     for said, value in a.path():
         console.print(f"  {said} (here {value})")
     console.print()
-    console.print("What it loses against a computed plan:")
+    console.print("What it loses (how much longer a step takes than in the computed plan):")
     console.print(f"  wherever this was the advice: {lost(a.advice.losses)}")
     for one in a.near:
         more = " or more" if one.loss >= SLACK else ""
@@ -67,5 +70,6 @@ def _print_compared(found: Compared, console: Console) -> None:
         )
         console.print(f"{name:12} {said}")
     if found.loss is not None:
-        console.print(f"{'loss':12} {units.percent_text(found.loss)}")
+        tied = ": a tie, closer than the model tells plans apart" if found.loss <= TIED else ""
+        console.print(f"{'loss':12} {units.percent_text(found.loss)} of the best step time{tied}")
     print_findings(found.faults, console)

@@ -56,7 +56,7 @@ def _print_too_large(found: Improved, console: Console) -> None:
         fastest = max(large, key=lambda n: n.gain)
         over = float(fastest.evaluation.peak_bytes) - float(fastest.evaluation.capacity_bytes)
         console.print(
-            f"{spelled(fastest.changes)} would win {fastest.gain:.1%} but does not fit: "
+            f"{spelled(fastest.changes)} would win {fastest.gain:.1%} of tokens/s but does not fit: "
             f"{units.bytes_text(over)} too much"
         )
 
@@ -69,7 +69,7 @@ def _print_best(found: Improved, console: Console) -> None:
     if found.best.strategy == found.base.strategy:
         console.print(f"a whole search ({found.searched:,} strategies) finds nothing faster")
         return
-    far = f"{found.best_gain:+.1%}" if found.base.fits else f"{found.best_gain:+.1%}, and it fits"
+    far = f"{found.best_gain:+.1%} tokens/s{'' if found.base.fits else ', and it fits'}"
     console.print(f"the best plan found (a whole search, {found.searched:,} strategies): {step}, {far}")
     console.print(f"  {strategy_line(found.best.strategy)}")
     console.print(f"  {found.best_changes}")
@@ -77,7 +77,10 @@ def _print_best(found: Improved, console: Console) -> None:
 
 
 def _table(found: Improved, neighbours: Sequence[Neighbour], title: str) -> Table:
-    table = plain_table("change", ">gain", ">step", ">memory", ">change of it", title=title)
+    table = plain_table(
+        "change", ">gain", ">step", ">memory", ">change of it", title=title,
+        caption="gain: in tokens/s over the plan above",
+    )  # fmt: skip
     base = float(found.base.evaluation.peak_bytes)
     for n in neighbours:
         peak = float(n.evaluation.peak_bytes)

@@ -161,7 +161,10 @@ def _word(value: object) -> str:
 
 def _necessity(found: Plan, best: Estimate) -> Table:
     """What the step costs when a means may not be used."""
-    table = plain_table("without", ">best step", ">loss", title="what each means is worth")
+    table = plain_table(
+        "without", ">best step", ">longer by", title="what each means is worth",
+        caption="longer by: than the step of the best plan",
+    )  # fmt: skip
     for need in found.necessity:
         if need.step_time_s is None:
             table.add_row(need.without, "nothing fits", "")

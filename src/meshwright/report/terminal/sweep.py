@@ -102,7 +102,7 @@ def _simplest(best: Estimate, simplest: Estimate | None, names: dict[str, str]) 
     if simplest is None or simplest.strategy == best.strategy:
         return "the same"
     more = simplest.step_time_s / best.step_time_s - 1.0
-    return f"{_named(simplest, names)} (+{units.percent_text(more)})"
+    return f"{_named(simplest, names)} (+{units.percent_text(more)} step)"
 
 
 def _bar(share: float) -> str:
