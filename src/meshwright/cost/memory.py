@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,14 @@ class _Held:
 
 
 @dataclass(frozen=True, slots=True)
-class _Contents:
-    """Bytes of a rank of each stage class as backward begins, [n, C], `step`: more of the optimizer's step.
+class Contents:
+    """Bytes of a rank as backward begins, `step`: more of the optimizer's step; each a number or an array,
+    [n, C] over stage classes or over what was picked of them.
 
-    `moving`: activations, logits and what is `gathered`; `churned`: these and gradients that each backward
-    makes `anew`, of which `absent` are not there yet.
+    `anew`: gradients that each backward makes anew, of which `absent` are not there yet. `lost`: the share of
+    what is allocated that is lost beside it, added to 1; `fragments` and `spare`: the shares of what came and
+    went that fragmentation costs, and that an allocator keeps besides while there is room. `context`: the
+    process's own.
     """
 
     weights: Any
@@ -53,19 +57,67 @@ class _Contents:
     activations: Any
     logits: Any
     gathered: Any
-    moving: Any
-    churned: Any
     anew: Any
     absent: Any
+    lost: float
+    fragments: float
+    spare: Any
+    context: float
 
-    def at_step(self, steps: Any) -> _Contents:
+    def of(self, pick: Callable[[Any], Any]) -> Contents:
+        """The same with what is picked of each number."""
+        return Contents(*(pick(getattr(self, f.name)) for f in fields(self)))
+
+    @property
+    def moving(self) -> Any:
+        """What passes hold besides state."""
+        return added([self.activations, self.logits, self.gathered])
+
+    @property
+    def passing(self) -> Any:
+        """As backward begins, with everything in flight, beyond what stays."""
+        moving = self.moving
+        held = self.lost * added([moving, self.anew, -self.absent])
+        return held + self.fragments * added([moving, self.anew])
+
+    @property
+    def updating(self) -> Any:
+        """As the optimizer steps, beyond what stays."""
+        return self.lost * added([self.anew, self.step])
+
+    @property
+    def between(self) -> Any:
+        """What stays from step to step."""
+        return self.lost * added([self.weights, self.grads, -self.anew, self.optimizer]) + self.context
+
+    @property
+    def backward(self) -> Any:
+        """As backward begins."""
+        return self.between + self.passing
+
+    @property
+    def update(self) -> Any:
+        """As the optimizer steps."""
+        return self.between + self.updating
+
+    @property
+    def steps(self) -> Any:
+        """Whether the optimizer's step is the fuller of the two."""
+        return self.updating > self.passing
+
+    @property
+    def peak(self) -> Any:
+        """The fuller of the two."""
+        return self.between + np.maximum(self.updating, self.passing)
+
+    def at_step(self, steps: Any) -> Contents:
         """The same where the optimizer steps (`steps` 1): nothing of passes, and what its step takes."""
         if not np.any(steps):
             return self
         begins = 1.0 - steps  # products are quicker than a choice
         passing = {
             name: value * begins
-            for name in ("churned", "moving", "activations", "logits", "gathered", "absent")
+            for name in ("activations", "logits", "gathered", "anew", "absent")
             if np.ndim(value := getattr(self, name))
         }
         return replace(self, **passing, optimizer=self.optimizer + steps * self.step)
@@ -85,64 +137,44 @@ class _Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """Bytes of a rank of each stage class that two moments are summed from, every array [n, C].
-
-    `moving` is what passes hold besides state; `anew` gradients that each backward makes anew, `absent` those
-    of them that are not there yet as it begins; `lost` the share of what is allocated that is lost beside it,
-    added to 1; `fragments` the share of what came and went.
-    """
-
-    weights: Any
-    grads: Any
-    optimizer: Any
-    moving: Any
-    anew: Any
-    absent: Any
-    step_only: Any
-    lost: float
-    fragments: float
-    context: float
-
-    @property
-    def between(self) -> Any:
-        """What stays from step to step."""
-        return self.lost * (self.weights + self.grads - self.anew + self.optimizer) + self.context
-
-    @property
-    def backward(self) -> Any:
-        """As backward begins, with everything in flight."""
-        passes = self.lost * (self.moving + self.anew - self.absent)
-        return self.between + passes + self.fragments * (self.moving + self.anew)
-
-    @property
-    def step(self) -> Any:
-        """As the optimizer steps."""
-        return self.between + self.lost * (self.anew + self.step_only)
-
-    @property
-    def steps(self) -> Any:
-        """Whether the optimizer's step is the fuller of the two."""
-        return self.step > self.backward
-
-
-@dataclass(frozen=True, slots=True)
 class Peaks:
-    """The fullest moment of a rank of each stage class, every array [n, C].
+    """The fullest moment of a rank, every number of the shape that its contents have.
 
     `by_category`: bytes, a number where all hold the same; `whole`: their sum, the peak. `kept`: bytes that
     the allocator holds beside them while it can. `steps`: whether that moment is the optimizer's step (else
-    it is the beginning of backward). `moments`: what both are made of; the larger is `whole`.
+    it is the beginning of backward).
     """
 
     by_category: dict[str, Any]
     whole: Any
     kept: Any
     steps: Any
-    moments: Moments
 
 
-def peaks(
+def peaks(held: Contents, cluster: Cluster) -> Peaks:
+    """Bytes by category at the fullest of two moments.
+
+    Backward begins (activations whole; where gradients are made anew each step, none yet of a first
+    microbatch), or the optimizer steps (no activations, gradients whole, the step's temporaries). The larger
+    is the peak.
+    """
+    steps = held.steps
+    fullest = held.at_step(steps)
+    by_category = fullest.by_category()
+    stranded = (held.lost - 1.0) * added(by_category.values()) if held.lost > 1.0 else 0.0
+    moving = fullest.moving
+    by_category |= {
+        "allocator": added([held.fragments * added([moving, fullest.anew]), stranded]),
+        "framework": held.context,
+    }
+    # While there is room the allocator keeps what was freed, and gives it back down to what fragmentation
+    # needs when there is not; that part says nothing of whether a plan fits.
+    whole = added(by_category.values())
+    kept = np.minimum(np.maximum(cluster.usable_bytes - whole, 0.0), held.spare * moving)
+    return Peaks(by_category, whole, kept, steps)
+
+
+def contents(
     model: Model,
     work: Work,
     strategy: Strategy,
@@ -152,50 +184,14 @@ def peaks(
     schedule: InFlight,
     microbatches: Any,
     cluster: Cluster,
-) -> Peaks:
-    """Bytes by category for each stage class at its fullest moment.
+) -> Contents:
+    """What a rank of each stage class holds, [n, C].
 
     Weights, gradients and optimizer state in the program's own widths over the groups that shard them
     (ZeRO, arXiv 1910.02054); activations of the microbatches in flight plus the working set of the largest
     layer; logits on the last stage; weights gathered by ZeRO-3; what fragmentation costs (a share of what
-    comes and goes) and the process's own context. Two moments are compared: backward begins (activations
-    whole; where gradients are made anew each step, none yet of a first microbatch), and the optimizer steps
-    (no activations, gradients whole, the step's temporaries). The larger is the peak.
+    comes and goes) and the process's own context.
     """
-    held = _contents(model, work, strategy, profile, stages, spans, schedule, microbatches)
-    habits = profile.framework
-    moments = Moments(
-        held.weights, held.grads, held.optimizer, held.moving, held.anew, held.absent, held.step,
-        lost=1.0 + numbers()["stranded_share"] * ("fixed-segments" in work.options),
-        fragments=habits.fragments,
-        context=context_bytes(habits, cluster),
-    )  # fmt: skip
-    fullest = held.at_step(moments.steps)
-    by_category = fullest.by_category()
-    stranded = (moments.lost - 1.0) * added(by_category.values()) if moments.lost > 1.0 else 0.0
-    by_category |= {
-        "allocator": added([habits.fragments * fullest.churned, stranded]),
-        "framework": moments.context,
-    }
-    # While there is room the allocator keeps what was freed (`allocator` of what moves), and gives it back
-    # down to what fragmentation needs when there is not; that part says nothing of whether a plan fits.
-    whole = added(by_category.values())
-    most = np.maximum(profile["allocator"] - habits.fragments, 0.0) * fullest.moving
-    kept = np.minimum(np.maximum(cluster.usable_bytes - whole, 0.0), most)
-    return Peaks(by_category, whole, kept, moments.steps, moments)
-
-
-def _contents(
-    model: Model,
-    work: Work,
-    strategy: Strategy,
-    profile: Profile,
-    stages: Stages,
-    spans: dict[str, Span],
-    schedule: InFlight,
-    microbatches: Any,
-) -> _Contents:
-    """What a rank of each stage class holds as backward begins."""
     habits = profile.framework
     if habits.unties and model.tied_embeddings:
         together = over_classes(np.asarray(strategy.pp) == 1)  # on other stages they are two already
@@ -213,10 +209,13 @@ def _contents(
     # microbatch's backward begins, and they leave holes behind.
     anew: Any = 0.0 if habits.keeps_grads else grads
     absent = anew * over_classes(np.asarray(microbatches) <= 1.0) if np.ndim(anew) else 0.0
-    moving = activations + logits + gathered
-    return _Contents(
+    return Contents(
         width.weight * held.weights, grads, width.optimizer * held.states, width.step * held.states,
-        activations, logits, gathered, moving, added([moving, anew]), anew, absent,
+        activations, logits, gathered, anew, absent,
+        lost=1.0 + numbers()["stranded_share"] * ("fixed-segments" in work.options),
+        fragments=habits.fragments,
+        spare=np.maximum(profile["allocator"] - habits.fragments, 0.0),
+        context=context_bytes(habits, cluster),
     )  # fmt: skip
 
 

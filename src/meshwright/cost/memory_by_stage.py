@@ -41,7 +41,8 @@ def by_stage(
     cut = split(model, pp, vpp, strategy.layers_per_stage, head, 0.0, weights, layout)
     ranks = over_ranks(classes, classes_of_ranks(cut.counts, lines.counts[:, :, 0]))
     plan = schedule.load(strategy.schedule)
-    return told(memory.peaks(model, work, strategy, profile, ranks, spans, plan, microbatches, cluster), pp)
+    held = memory.contents(model, work, strategy, profile, ranks, spans, plan, microbatches, cluster)
+    return told(memory.peaks(held, cluster), pp)
 
 
 def told(found: memory.Peaks, ranks: int) -> tuple[StageMemory, ...]:

@@ -162,17 +162,13 @@ def _passed(
         model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach, microbatches, n
     )
     time = timed(part)
-    found = memory.peaks(model, work, strategy, profile, per_rank, reach, plan, microbatches, cluster)
-    fullest = Classes(per_rank.multiplicity, n).largest(found.whole)
-    own = {name: fullest.of(found.by_category[name]) for name in MEMORY_KEYS}
+    held = memory.contents(model, work, strategy, profile, per_rank, reach, plan, microbatches, cluster)
+    fullest = Classes(per_rank.multiplicity, n).largest(held.peak)
+    found = memory.peaks(held.of(fullest.of), cluster)
     numbers = (
         time.numbers
-        | own
-        | {
-            "peak": fullest.of(found.whole),
-            "kept": fullest.of(found.kept),
-            "stage": fullest.of(per_rank.fullest_rank),
-        }
+        | found.by_category
+        | {"peak": found.whole, "kept": found.kept, "stage": fullest.of(per_rank.fullest_rank)}
     )
     return _Pass(numbers, part, fullest.chosen, time)
 

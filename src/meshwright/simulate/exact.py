@@ -142,14 +142,14 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
     held = timeline.peak_in_flight
     kept_of_one = np.broadcast_to(found.ranks.cost["saved"] - found.ranks.offloaded, (1, found.pp))[0]
     in_flight = held / np.maximum(kept_of_one, 1.0)
-    full = memory.peaks(
+    contents = memory.contents(
         model, work, strategy, profile, found.ranks, found.groups.spans(), _Peak(in_flight[None]),
         found.microbatches.astype(float), cluster,
     )  # fmt: skip
-    by_stage = told(full, found.pp)
+    by_stage = told(memory.peaks(contents, cluster), found.pp)
     between, backward, update = (
         np.broadcast_to(moment, (1, found.pp))[0]
-        for moment in (full.moments.between, full.moments.backward, full.moments.step)
+        for moment in (contents.between, contents.backward, contents.update)
     )
     peaks = np.array([rank.peak_bytes for rank in by_stage])
     fullest = int(peaks.argmax())
