@@ -348,6 +348,20 @@ def test_microbatch_has_an_interior_optimum() -> None:
     assert rates[8] > 1.1 * rates[2]
 
 
+def test_heads_of_an_odd_width_cost_a_third() -> None:
+    """Finding 15. BLOOM at width 13824: 128 heads of 108 take 34 % longer than 64 of 216. 108 is no multiple
+    of 8, as matrix units want rows of their operands; 104, 112 and 128 wide heads are.
+    """
+
+    def seconds(width: int, layers: int, heads: int) -> float:
+        return Run(gpt(width, layers, heads, 250_880), "384xa100", 2048, 2048, framework="megatron-deepspeed",
+                   cluster={"scale_out_gbits_s": 100}, tp=8, pp=6, microbatch_size=4).seconds  # fmt: skip
+
+    assert close(seconds(13824, 78, 128) / seconds(13824, 78, 64), 162.72 / 121.28, 0.1)
+    assert close(seconds(13312, 84, 128) / seconds(13312, 84, 64), 129.17 / 122.93, 0.04)
+    assert close(seconds(14336, 72, 128) / seconds(14336, 72, 64), 124.89 / 120.18, 0.04)
+
+
 def test_unaligned_widths_are_slower() -> None:
     """Finding 15. BLOOM shapes: width 14400 to 13824, that is 1800 to 1728 = 27 x 64 columns a rank at TP
     8, took 94 to 120 TFLOP/s. The layouts differ a little beside, so half of the gain (13 %) is asked.

@@ -283,6 +283,21 @@ def test_frozen_weights_launch_no_weight_gradient(calls: float, precision: str) 
     assert adapter.kernels_backward - frozen.kernels_backward == 4 * trained.kernels_weight
 
 
+@pytest.mark.parametrize(("name", "same"), [("a100", False), ("tpu-v4", True)])
+@pytest.mark.parametrize("m", [1, 16, 2048])
+def test_what_matrix_units_cannot_load_runs_on_vector_units(name: str, same: bool, m: int) -> None:
+    """At a figure of the chip's peak, never faster than on matrix units; systolic arrays pad it."""
+    record = chips.load(name)
+    profile = profiles.load("megatron-lm@2021", record)
+    laid = Matmul("scores", "core_attn", m, 108, 2048, 64, quantised=False)
+    aligned, odd = (matmul_passes(op, words(), record, profile) for op in (laid, replace(laid, vector=True)))
+    assert odd.forward >= aligned.forward
+    assert (odd == aligned) == (same or m == 1)  # so few rows wait for memory
+    if not same and m == 2048:
+        rate = numbers()["vector_rate"] * record.bf16_flops
+        assert odd.forward == odd.backward_input == pytest.approx(odd.flops_forward / rate)
+
+
 def test_passes_knows_every_kind_and_broadcasts() -> None:
     record = chips.load("h100")
     profile = profiles.load(None, record)

@@ -82,6 +82,7 @@ class Matmul:
     calls: Num = 1.0  # library calls of one product: experts are taken one after another
     under_fp4: str = "nvfp4"  # what it runs in where the run asks for nvfp4
     kept_wide: float = 0.0  # share of the layers of its kind that a recipe for nvfp4 leaves in bf16
+    vector: bool = False  # runs on the vector units: its operands are not laid as matrix units want them
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,7 @@ _TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
 
 
 def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -> Any:
-    """Share of the sustained rate that a product of this shape reaches (0-1]: tiles, waves, depth, alignment.
+    """Share of the sustained rate that a product of this shape reaches (0-1]: tiles, waves, depth.
 
     A tile is computed whole (m/ceil(m)), tiles run in waves over the compute units (the last may be partly
     empty), and short k does not amortise the start. Systolic arrays (`compute_units` 0) pad to 128 instead.
@@ -161,7 +162,6 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -
     depth = k / (k + known["depth_half"])
     if compute_units == 0:
         return depth * m / (np.ceil(m / 128) * 128) * n / (np.ceil(n / 128) * 128)
-    depth = depth * np.where((np.mod(k, 64) == 0) & (np.mod(n, 64) == 0), 1.0, known["unaligned_rate"])
     best: Any = 0.0
     idle = 1.0 - known["last_wave_back"]
     for tile_m, tile_n in _TILES:
@@ -225,19 +225,23 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
         share = share * profile["fp4"]
     rate = peak * np.minimum(share, MOST_OF_PEAK)
     size = element_bytes(precision)
+    on_vector = op.vector and chip.compute_units > 0
+
+    def efficiency(m: Num, k: Num, n: Num) -> Any:
+        """Share of `rate` that one of the three products reaches."""
+        share = matmul_efficiency(m, k, n, op.groups, chip.compute_units)
+        # Systolic arrays pad whatever they are given.
+        return np.minimum(share, numbers()["vector_rate"] * peak / rate) if on_vector else share
+
     flops = 2.0 * op.m * op.k * op.n * op.groups
     operands = (op.m * op.k + op.k * op.n) * size * op.groups + 2.0 * op.m * op.n * op.groups
     traffic = stream_seconds(operands, chip, profile)
-    forward = np.maximum(
-        flops / (rate * matmul_efficiency(op.m, op.k, op.n, op.groups, chip.compute_units)), traffic
-    )
-    data = np.maximum(
-        flops / (rate * matmul_efficiency(op.m, op.n, op.k, op.groups, chip.compute_units)), traffic
-    )
+    forward = np.maximum(flops / (rate * efficiency(op.m, op.k, op.n)), traffic)
+    data = np.maximum(flops / (rate * efficiency(op.m, op.n, op.k)), traffic)
     # The weight gradient is added to what earlier microbatches left: read and written once more.
     accumulated = operands + (2.0 * profile.framework.grad_bytes - size) * op.k * op.n * op.groups
     weight = np.maximum(
-        flops / (rate * matmul_efficiency(op.k, op.m, op.n, op.groups, chip.compute_units)),
+        flops / (rate * efficiency(op.k, op.m, op.n)),
         stream_seconds(accumulated, chip, profile),
     )
     each = 1.0 + numbers()["call_share"] * (op.calls - 1.0)

@@ -9,6 +9,11 @@ from meshwright.cost.ops import Core, Matmul, Message, Operation, Shape, Stream,
 from meshwright.model.records import Attention, LatentAttention
 from meshwright.strategy.records import Num
 
+# Matrix units load 16 bytes at a time: batches of heads that are no multiple of 8 wide fell to vector units
+# in the libraries of unfused programs. Source: NVIDIA, matrix multiplication background user's guide,
+# requirements to use tensor cores. Fused kernels pad heads themselves.
+_LANES = 8
+
 
 def attended(seq_len: Num, window: int | None, *, chunked: bool = False) -> Num:
     """Mean number of keys a causal query sees: s/2, or w - w^2/(2s) under a window w <= s (w/2 in chunks).
@@ -73,9 +78,9 @@ def core(
         return (*messages, kept, *merged, Stream("core_out", "kept", 0.0, 0.0, (0, 0), saved=out_bytes))
     square = tokens * shape.seq_len * heads  # scores, computed whole
     scores = Matmul("scores", "core_attn", tokens / shape.microbatch_size, qk_dim, shape.seq_len,
-                    heads * shape.microbatch_size, quantised=False)  # fmt: skip
+                    heads * shape.microbatch_size, quantised=False, vector=qk_dim % _LANES > 0)  # fmt: skip
     values = Matmul("values", "core_attn", tokens / shape.microbatch_size, shape.seq_len, v_dim,
-                    heads * shape.microbatch_size, quantised=False)  # fmt: skip
+                    heads * shape.microbatch_size, quantised=False, vector=v_dim % _LANES > 0)  # fmt: skip
     # Scale, mask and softmax in one kernel (2 read, 2 written), dropout (2 + 2 + 1): forward 9 bytes a score,
     # backward the same tensors once more.
     softmax = Stream(
