@@ -162,6 +162,22 @@ def test_constants_of_the_formulas_are_weighed(found: Explanation) -> None:
         assert gained == pytest.approx(one.seconds, rel=0.2)  # half_time and k_0 add to what they slow
 
 
+def test_what_of_the_peak_is_assumed_is_told(found: Explanation) -> None:
+    by_name = {n.name: n for n in found.numbers}
+    habits = found.estimate.profile.framework
+    assert by_name["habit.context_gib"].nbytes + by_name["habit.alone_gib"].nbytes == pytest.approx(
+        habits.context_gib * units.GIB, rel=0.02
+    )
+    assert by_name["habit.context_gib"].seconds == 0
+    assert by_name["profile.matrix"].nbytes == 0
+    (said,) = [s for s in found.sentences if s.text.startswith("Of that peak assumed numbers move")]
+    peak = float(found.estimate.closed_form.peak_bytes)
+    told = [n for n in found.numbers if n.provenance == "assumed" and n.nbytes >= 0.001 * peak]
+    share = units.percent_text(sum(n.nbytes for n in told) / peak)
+    assert f"assumed numbers move {share}:" in said.text
+    assert all(said.values[n.name] == n.nbytes for n in told)
+
+
 def test_a_constant_counts_by_how_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = {"seq_len": 4096, "global_batch_size": 256}
     before = meshwright.explain("llama-3.1-8b", "64xh100", **asked)

@@ -66,6 +66,7 @@ def explained(estimate: Estimate, others: Sequence[Sentence] = ()) -> Explanatio
         why.binds(e),
         _resources(estimate, binds, leanings),
         why.memory(e),
+        _memory_numbers(estimate, numbers),
         *_communications(estimate, crossings, numbers),
         _numbers(estimate, numbers),
         *others,
@@ -245,6 +246,28 @@ def _numbers(estimate: Estimate, numbers: Sequence[Leaning]) -> Sentence:
     return Sentence(
         f"{said}. By the weakest kind of number each second rests on: {shares}.", ("step.time",), values
     )
+
+
+def _memory_numbers(estimate: Estimate, numbers: Sequence[Leaning]) -> Sentence:
+    """How much of the peak scales with numbers that were assumed, fitted or measured elsewhere."""
+    peak = float(estimate.closed_form.peak_bytes)
+    shown = sorted((n for n in numbers if n.nbytes >= VISIBLE * peak), key=lambda n: -n.nbytes)
+    told = []
+    for word in WEAKEST:
+        own = [n for n in shown if n.provenance == word]
+        listed = ", ".join(f"{n.name} ({n.value:.3g}) {units.percent_text(n.nbytes / peak)}" for n in own)
+        if own:
+            told.append(
+                f"{word} numbers move {units.percent_text(sum(n.nbytes for n in own) / peak)}: {listed}"
+            )
+    said = (
+        f"Of that peak {'; '.join(told)}; the rest is counted from shapes and formats."
+        if told
+        else "All of that peak is counted from shapes and formats."
+    )
+    values: dict[str, Any] = {"step.memory": float(estimate.evaluation.peak_bytes)}
+    values |= {n.name: n.nbytes for n in shown}
+    return Sentence(said, ("step.memory",), values)
 
 
 def explanation_object(

@@ -28,6 +28,7 @@ REACH = 64.0  # bandwidths are tried from so many times slower to so many times 
 _HALVINGS = 12  # of a bracket of log(64): the crossing to 0.1 %
 COMMUNICATIONS = ("tp", "cp", "ep", "dp", "pp")
 RESOURCES = ("flops", "hbm", "scale_up", "scale_out")
+ESTIMATED = ("context_gib", "alone_gib", "fragments")  # habits that no code or recipe states
 _FLOPS = ("bf16_flops", "fp8_flops", "fp4_flops")
 
 
@@ -73,11 +74,12 @@ def leans_on(request: Request, strategy: Strategy, found: Evaluation) -> dict[st
 
 @dataclass(frozen=True, slots=True)
 class Leaning:
-    """A number that is no data sheet's: the seconds of the step, and of each of its `parts`, that scale with
-    it, and where it is from.
+    """A number that is no data sheet's: the seconds of the step, and of each of its `parts`, and the bytes of
+    the peak (`nbytes`) that scale with it, and where it is from.
 
-    `name` begins with `profile.` (a number of the profile), `chip.` (a figure of the chip) or `constant.` (a
-    row of `cost/numbers.csv` or, of a kind of link, of `cost/collective_curves.csv`).
+    `name` begins with `profile.` (a number of the profile), `habit.` (an estimate among the habits of the
+    framework), `chip.` (a figure of the chip) or `constant.` (a row of `cost/numbers.csv` or, of a kind of
+    link, of `cost/collective_curves.csv`).
     """
 
     name: str
@@ -86,16 +88,19 @@ class Leaning:
     provenance: Provenance
     source: str
     parts: dict[str, float]
+    nbytes: float
 
 
 def numbers_leant_on(request: Request, strategy: Strategy, found: Evaluation) -> tuple[Leaning, ...]:
-    """Every number that the step reads and that neither a data sheet nor a definition gives, by what of the
-    step scales with it, the largest first: of the profile, of the chip, and the constants of formulas."""
+    """Every number that the plan reads and that neither a data sheet nor a definition gives, by what of the
+    step scales with it, the largest first: of the profile, of habits, of the chip, and the constants of
+    formulas."""
     leanings = []
     for name, number, after in _nudged(request, strategy):
         seconds = {k: abs(s) for k, s in moved(found, after, 1.0 + NUDGE).items()}
         step = seconds.pop("step")
-        leanings.append(Leaning(name, number.value, step, number.provenance, number.source, seconds))
+        nbytes = abs(float(after.peak_bytes) - float(found.peak_bytes)) / log(1.0 + NUDGE)
+        leanings.append(Leaning(name, number.value, step, number.provenance, number.source, seconds, nbytes))
     return tuple(sorted(leanings, key=lambda one: -one.seconds))
 
 
@@ -106,6 +111,13 @@ def _nudged(request: Request, strategy: Strategy) -> Iterator[tuple[str, Number,
         larger = replace(number, value=number.value * (1.0 + NUDGE))
         changed_profile: Profile = replace(profile, numbers=profile.numbers | {name: larger})
         yield f"profile.{name}", number, again(replace(request, profile=changed_profile), strategy)
+    habits = profile.framework
+    for name in ESTIMATED:
+        value = float(getattr(habits, name))
+        more: dict[str, Any] = {name: value * (1.0 + NUDGE)}
+        other = replace(profile, framework=replace(habits, **more))
+        estimated = Number(value, "assumed", source=f"usual of such programs, {habits.name} among them")
+        yield f"habit.{name}", estimated, again(replace(request, profile=other), strategy)
     for name, source in cluster.chip.assumed:
         value = getattr(cluster.chip, name)
         if isinstance(value, float):

@@ -18,6 +18,7 @@ from meshwright.report.as_json import profile_name, strategy_line
 from meshwright.report.records import Estimate
 from meshwright.report.terminal.findings import print_findings
 from meshwright.report.terminal.table import plain_table, print_table
+from meshwright.search.ranking import SAME
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -217,8 +218,10 @@ def print_simulated(found: Estimate, console: Console) -> None:
         return
     from meshwright.report.simulated import bubble_json
 
-    causes = bubble_json(exact.idle, exact.slowest_rank)
-    waits = ", ".join(f"{k.replace('_', '-')} {units.seconds_text(s)}" for k, s in causes.items() if s > 0)
+    causes, least = bubble_json(exact.idle, exact.slowest_rank), SAME * found.step_time_s
+    waits = ", ".join(
+        f"{k.replace('_', '-')} {units.seconds_text(s)}" for k, s in causes.items() if s > least
+    )
     console.print()
     console.print(
         f"simulated   {units.count_text(len(exact.timeline.network.kind))} passes; time of rank "
