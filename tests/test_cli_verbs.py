@@ -122,6 +122,31 @@ def test_plan_finds_writes_and_ranks(capsys: pytest.CaptureFixture[str], tmp_pat
     assert written["plan"]["strategy"] == found["plans"][1]["strategy"]
 
 
+def test_losses_say_of_what(capsys: pytest.CaptureFixture[str]) -> None:
+    narrow = ["--cp", "1", "--vpp", "1", "--recompute", "none", "--zero", "1", "--microbatch-size", "1"]
+    said = text(
+        capsys, "plan", "llama-3.1-8b", "--on", "8xh100", *WORK, *narrow, "--set", "cluster.usable_gib=50"
+    )
+    assert "longer by: than the step of the best plan" in said
+    assert "Doing without makes a step longer:" in said
+    assert "the arithmetic of the busiest rank alone, recompute included" in said
+
+
+def test_hardware_flops_count_products_that_run_again(capsys: pytest.CaptureFixture[str]) -> None:
+    plans = {
+        word: shown(capsys, "estimate", *SMALL[:-1], word)["plan"]
+        for word in ("none", "selective:norm", "full")
+    }
+    for word, plan in plans.items():
+        assert ("HFU" in text(capsys, "estimate", *SMALL[:-1], word)) == (word != "none")
+        assert "recompute" in plan["conventions"]["hfu"]
+        assert plan["floor_time_s"] < plan["step_time_s"]
+    again = {word: plan["hfu"] / plan["mfu"] for word, plan in plans.items()}
+    assert again["selective:norm"] == pytest.approx(again["none"])
+    assert again["full"] > 1.2 * again["none"]
+    assert plans["full"]["floor_time_s"] > 1.2 * plans["none"]["floor_time_s"]
+
+
 def test_plan_keeps_what_is_given(capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, "plan", "llama-3.1-8b", "--on", "8xh100", *WORK, "--tp", "2,4", "--pp", "1")
     assert {p["strategy"]["tp"] for p in found["plans"]} <= {2, 4}

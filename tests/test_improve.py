@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 
 from meshwright import api
+from meshwright.cli import output
 from meshwright.cli.main import run
+from meshwright.report.terminal.improvement import print_improved
 from meshwright.search.improve import TRADED, changed, spelled
 from meshwright.search.shift import memory_shift, sentence, time_shift
 from meshwright.strategy.records import Strategy
@@ -38,6 +40,13 @@ def test_neighbours_are_worth_what_estimates_say(found: Any) -> None:
         assert again.step_time_s == pytest.approx(float(near.evaluation.step_time_s), rel=1e-9)
         assert near.gain == pytest.approx(base.step_time_s / again.step_time_s - 1)
         assert near.fits is again.fits
+
+
+def test_gains_say_of_what(found: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    print_improved(found, output.console(), shown=2)
+    said = capsys.readouterr().out
+    assert "gain: in tokens/s over the plan above" in said
+    assert f"{found.best_gain:+.1%} tokens/s" in said
 
 
 def test_each_is_one_step_away(found: Any) -> None:

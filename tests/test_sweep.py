@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import meshwright
+from meshwright import units
 from meshwright.cli.main import run
 from meshwright.errors import InputError
 from meshwright.files.over import over
@@ -284,6 +285,9 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(args) == 0
     said = capsys.readouterr().out
     assert [w for w in ("scale_out_gbits_s", "simplest within 5 %", "█", "points in") if w not in said] == []
+    for point in found["points"]:
+        more = point["simplest"]["step_time_s"] / point["best"]["step_time_s"] - 1.0
+        assert more == 0 or f"(+{units.percent_text(more)} step)" in said
 
 
 def test_nothing_fits_anywhere(capsys: pytest.CaptureFixture[str]) -> None:

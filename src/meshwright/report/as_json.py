@@ -171,6 +171,8 @@ def conventions(estimate: Estimate) -> dict[str, str]:
     peak = units.flops_text(estimate.peak_flops)
     return {
         "mfu": f"model FLOPs over {peak}, the dense {precision} peak of {chip.name}",
+        "hfu": "over the same peak, with the products and attention cores that recompute does again",
+        "floor_time": "the arithmetic of the busiest rank alone at that peak, recompute included",
         "model_flops": "causal attention counted half, recompute not counted, output projection counted",
         "memory": "GiB of 1024^3 bytes on the rank with the highest peak",
         "time": "exposed seconds on the slowest rank",
