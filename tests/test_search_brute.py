@@ -292,7 +292,7 @@ def test_bounds_never_pass_the_model(
     )
     rows = replace(strategy, **{name: np.array([getattr(strategy, name)]) for name in NUMBERS})
     known = shared(model, place, work, rows, profile, candidates(rows, 1))
-    least = stage_bytes(request, rows, known).least(saved_bytes(known))
+    least = stage_bytes(request, rows, known).least(saved_bytes(request, rows, known))
     assert least[0] <= found.peak_bytes * (1 + 1e-12)
 
 

@@ -203,13 +203,14 @@ def test_bubbles_rank_as_published(p: int) -> None:
 @pytest.mark.parametrize("word", schedule.names())
 @pytest.mark.parametrize("p", [2, 3, 4, 6, 8, 9, 12])
 def test_activations_in_flight(word: str, p: int) -> None:
-    """The closed form is the simulated peak: on every rank, or for V-Half and V-Min on the fullest."""
+    """The closed form is the simulated peak: on every rank, or of V-Min, few microbatches, on the fullest."""
     for wanted in (1, p // 2, p, p + 1, 2 * p, 3 * p):
         q, m = legal(word, p, wanted)
         peaks = run(word, q, chunks(word), m, even(word)).peak_in_flight
         said = np.broadcast_to(schedule.load(word).in_flight(np.arange(q), q, chunks(word), m), (q,))
-        if word in ("v-half", "v-min"):
+        if word == "v-min" and m <= 2 * q / 3:
             assert said.max() == peaks.max()
+            assert (said >= peaks).all()
         else:
             np.testing.assert_allclose(peaks, said, rtol=1e-12)
 

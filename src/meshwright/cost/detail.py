@@ -38,18 +38,19 @@ Rows = Sequence[tuple[Operation, LayerCost]]
 @dataclass(frozen=True, slots=True)
 class Inside:
     """Of one plan: layers of each kind on the slowest and on the fullest stage, the sums of a layer of each
-    kind (`rows[name]`), microbatches whose activations the fullest holds, and its working set in bytes."""
+    kind (`rows[name]`), layers whose activations the fullest holds, one for each microbatch in flight there,
+    and its working set in bytes."""
 
     names: tuple[str, ...]
     slowest: tuple[float, ...]
     fullest: tuple[float, ...]
     rows: Mapping[str, tuple[float, ...]]
-    in_flight: float
+    held: tuple[float, ...]
     live: float
 
 
-def inside(layers: Layers, slowest: Any, fullest: Any, in_flight: Any, live: Any) -> Inside:
-    """The record of one plan; `slowest` and `fullest` are the classes chosen, [1], the rest [1, C]."""
+def inside(layers: Layers, slowest: Any, fullest: Any, held: Sequence[float], live: Any) -> Inside:
+    """The record of one plan; `slowest` and `fullest` are the classes chosen, [1], `live` is [1, C]."""
 
     def counts(chosen: Any) -> tuple[float, ...]:
         return tuple(0.0 if on is None else number(on) for on in layers.of(chosen))
@@ -59,13 +60,9 @@ def inside(layers: Layers, slowest: Any, fullest: Any, in_flight: Any, live: Any
     names = tuple(layers.table.rows)[: len(rows["forward"])]
     at = int(np.ravel(fullest)[0])
 
-    def of_fullest(values: Any) -> float:
-        flat = np.ravel(values)
-        return float(flat[at] if len(flat) > 1 else flat[0])
-
-    return Inside(
-        names, counts(slowest), counts(fullest), rows, max(of_fullest(in_flight), 1.0), of_fullest(live)
-    )
+    flat = np.ravel(live)
+    of_fullest = float(flat[at] if len(flat) > 1 else flat[0])
+    return Inside(names, counts(slowest), counts(fullest), rows, tuple(held), of_fullest)
 
 
 def number(value: Any) -> float:
@@ -105,10 +102,11 @@ def activations(value: float, found: Inside, rows: Mapping[str, Rows]) -> tuple[
     for i, name in enumerate(found.names):
         saved = found.rows["saved"][i]
         if found.fullest[i] and saved:
-            inputs = {"in_flight": found.in_flight, "layers": found.fullest[i], "saved_bytes": saved}
-            total = found.in_flight * found.fullest[i] * saved
+            times = found.held[i]
+            in_flight = times / found.fullest[i]
+            inputs = {"in_flight": in_flight, "layers": found.fullest[i], "saved_bytes": saved}
+            total = times * saved
             formula = "microbatches in flight * layers * saved bytes of one"
-            times = found.in_flight * found.fullest[i]
             below = operations(rows.get(name, ()), lambda c: c.saved, total, "B", times)
             children.append(Term(name, total, "B", formula, "sum" if below else "leaf", below, inputs))
     if found.live:

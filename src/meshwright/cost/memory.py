@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost import balance
+from meshwright.cost.activations import Activations
 from meshwright.cost.adapters import adapted, state_widths
 from meshwright.cost.gathered import gathered_bytes
 from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.numbers import numbers
 from meshwright.cost.rows import added
-from meshwright.cost.schedule import InFlight
 from meshwright.cost.stages import Stages, loss_word, over_classes
 from meshwright.cost.states import state_copies
 from meshwright.hardware.records import Cluster
@@ -181,7 +180,7 @@ def contents(
     profile: Profile,
     stages: Stages,
     spans: dict[str, Span],
-    schedule: InFlight,
+    saved: Activations,
     microbatches: Any,
     cluster: Cluster,
 ) -> Contents:
@@ -201,8 +200,7 @@ def contents(
     unscattered = over_classes(np.asarray(microbatches) > 1.0) * 1.0 if "no-sync" in work.options else 0.0
     held = _held(strategy, stages, spans, work.options, unscattered)
     grads = width.grad * held.grads
-    in_flight = microbatches_in_flight(strategy, stages, schedule, microbatches)
-    activations, live = _activations(model, work, strategy, profile, stages, np.maximum(in_flight, 1.0))
+    activations, live = _activations(model, work, strategy, profile, stages, saved)
     logits = _logits(model, work, strategy, profile, stages, live)
     gathered = gathered_bytes(model, strategy, profile, stages, spans, held.weights, unscattered)
     # Gradients that each backward makes anew come and go as activations do: none are there yet when the first
@@ -250,14 +248,6 @@ def context_bytes(framework: Framework, cluster: Cluster) -> float:
     return GIB * (alone + share * (framework.context_gib - alone))
 
 
-def microbatches_in_flight(strategy: Strategy, stages: Stages, schedule: InFlight, microbatches: Any) -> Any:
-    """Microbatches whose activations a rank of each stage class holds at once, [n, C]."""
-    in_flight = schedule.in_flight(
-        stages.fullest_rank, over_classes(strategy.pp), over_classes(strategy.vpp), over_classes(microbatches)
-    )
-    return balance.in_flight(strategy.moe_balance, in_flight, over_classes(microbatches))
-
-
 def _held(
     strategy: Strategy, stages: Stages, spans: dict[str, Span], options: frozenset[str], unscattered: Any
 ) -> _Held:
@@ -283,13 +273,11 @@ def _held(
 
 
 def _activations(
-    model: Model, work: Work, strategy: Strategy, profile: Profile, stages: Stages, held: Any
+    model: Model, work: Work, strategy: Strategy, profile: Profile, stages: Stages, saved: Activations
 ) -> tuple[Any, Any]:
     """Bytes kept for backward by the microbatches in flight with the largest layer's working set, and that
     working set alone."""
-    saved, live = stages.cost["saved"], stages.live
-    if np.ndim(stages.offloaded):
-        saved = saved - stages.offloaded
+    held, live = saved.nbytes, stages.live
     finetune = parse_finetune(strategy.finetune)
     if finetune.frozen:
         change = adapted(
@@ -306,9 +294,10 @@ def _activations(
         )
         recompute = parse_recompute(strategy.recompute)
         stays = 1.0 - recompute.full_share(model.n_layers / np.asarray(strategy.pp, float))
-        saved = saved + over_classes(stays / np.asarray(strategy.pp)) * change.saved * tokens
+        of_one = over_classes(stays / np.asarray(strategy.pp)) * change.saved * tokens
+        held = held + of_one * saved.in_flight
         live = np.maximum(live + change.live * tokens, 0.0)
-    return added([saved * held, live, np.minimum(stages.staged, stages.offloaded)]), live
+    return added([held, live, np.minimum(stages.staged, stages.offloaded)]), live
 
 
 def _adapter_bytes(work: Work, strategy: Strategy, profile: Profile) -> float:

@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost import memory, schedule
+from meshwright.cost import memory
+from meshwright.cost.activations import activations, moments
 from meshwright.cost.evaluation import MEMORY_KEYS, StageMemory
 from meshwright.cost.flops import split_weights
-from meshwright.cost.stages import Pipelines, Stages, classes_of_ranks, over_ranks
+from meshwright.cost.stages import Layers, Pipelines, Stages, classes_of_ranks, over_ranks
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
@@ -26,22 +27,25 @@ def by_stage(
     profile: Profile,
     classes: Stages,
     lines: Pipelines,
+    layers: Layers,
     spans: dict[str, Span],
     microbatches: Any,
     cluster: Cluster,
 ) -> tuple[StageMemory, ...]:
     """Peaks of the pipeline ranks in order; all ranks of a stage hold alike.
 
-    `classes` and `lines` are those of one plan. Ranks of one class hold the same layers and differ in the
-    microbatches that they have in flight (of `v-half` and `v-min` the fullest rank's count is taken for all).
+    `classes`, `lines` and `layers` are those of one plan. Ranks of one class hold the same layers and differ
+    in the microbatches that they have in flight.
     """
     pp, vpp = (int(np.ravel(x)[0]) for x in (strategy.pp, strategy.vpp))
     weights, head = split_weights(model, float(np.ravel(work.seq_len)[0]))
     layout = layout_of(strategy.schedule)
     cut = split(model, pp, vpp, strategy.layers_per_stage, head, 0.0, weights, layout)
-    ranks = over_ranks(classes, classes_of_ranks(cut.counts, lines.counts[:, :, 0]))
-    plan = schedule.load(strategy.schedule)
-    held = memory.contents(model, work, strategy, profile, ranks, spans, plan, microbatches, cluster)
+    at = classes_of_ranks(cut.counts, lines.counts[:, :, 0])
+    each = moments(model, work, strategy, lines, layers.table, by_rank=True)
+    saved = activations(strategy, layers, model.n_layers, each, microbatches, at, counted=True)
+    ranks = over_ranks(classes, at)
+    held = memory.contents(model, work, strategy, profile, ranks, spans, saved, microbatches, cluster)
     return told(memory.peaks(held, cluster), pp)
 
 

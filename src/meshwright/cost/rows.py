@@ -187,6 +187,14 @@ class LayerTable:
     whole: dict[str, Sum]
     rows: dict[str, LayerCost]
 
+    def over_grid(self, name: str) -> list[Any]:
+        """The sum `name` of a layer of each kind on the whole grid, each with an axis for every dimension."""
+        size = self.grid.size
+        return [
+            np.reshape(cost.values, [size[d] if d in cost.on else 1 for d in range(len(size))])
+            for cost in self.sums[name]
+        ]
+
     def cut(self, part: IntArray) -> LayerTable:
         """The same table for some of the candidates."""
         return replace(self, grid=replace(self.grid, places=self.grid.places.cut(part)))

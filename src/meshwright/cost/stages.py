@@ -119,7 +119,7 @@ def of_pairs(values: Array, pair: IntArray) -> Array:
 class Stages:
     """Per candidate and stage class: `cost[name]` [n, C] for one microbatch, and what a class is.
 
-    `cost` holds forward and backward seconds, bytes `saved` and the `floor` in seconds. `dense`, `expert`:
+    `cost` holds forward and backward seconds and the `floor` in seconds. `dense`, `expert`:
     parameters a rank of the class holds (after tp, ep, etp), `largest` those of its largest layer where
     ZeRO-3 gathers one at a time, `multiplicity` its ranks (0 is padding).
     """
@@ -133,7 +133,6 @@ class Stages:
     live: Any = 0.0  # bytes, the largest layer's working set
     head: Any = 0.0  # 1 where the class holds the head
     multiplicity: Any = 1.0
-    fullest_rank: Any = 0.0
     rows: dict[str, LayerCost] = field(default_factory=dict)
 
 
@@ -195,25 +194,41 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
     return lines, Where(pair, pair * len(tps) + tps.at, pair * len(experts) + experts.at)
 
 
+def on_classes(counts: Array, at: IntArray) -> list[list[Any]]:
+    """`found[k][c]`: how many of kind k are on class c of each candidate, whose counts [kinds, C, u] are
+    those at `at` [n]; a number where all have as many, None where none has any."""
+    return [[_each(on_class, at) if on_class.any() else None for on_class in of_kind] for of_kind in counts]
+
+
+def _each(on_class: Array, at: IntArray) -> Any:
+    return on_class.item(0) if (on_class == on_class[0]).all() else on_class.take(at)
+
+
+def totals(on: list[list[Any]], rows: list[Any], n: int) -> Array:
+    """The sum over so many layers of each kind on each class of `rows` of one layer ([n] or a number),
+    [C, n]."""
+    total = np.zeros((len(on[0]), n))
+    for on_class, row in zip(on, rows):
+        if np.ndim(row) or row != 0.0:
+            for c, many in enumerate(on_class):
+                if many is not None:
+                    total[c] += many * row
+    return total
+
+
 class Layers:
     """The layers that each class of n candidates holds, and what a layer of each kind costs them.
 
-    `on[k][c]` is how many of kind k stand on class c, [n] or, of one pipeline, a number; None where no
-    candidate has any.
+    `on` as `on_classes` gives it, `fullest_rank` as in `Pipelines`.
     """
 
     def __init__(self, lines: Pipelines, where: Where, table: LayerTable, places: Places) -> None:
         # Multi-token prediction is part of the head's column.
         self.counts, self.pair = lines.counts[: len(table.sums["forward"])], where.pair
         self.table, self.places = table, places
-        self.on: list[list[Any]] = [
-            [self._each(on_class) if on_class.any() else None for on_class in of_kind]
-            for of_kind in self.counts
-        ]
+        self.fullest_rank = lines.fullest_rank
+        self.on = on_classes(self.counts, self.pair)
         self._rows: dict[str, list[Any]] = {}
-
-    def _each(self, on_class: Array) -> Any:
-        return on_class.item() if len(on_class) == 1 else on_class.take(self.pair)
 
     def rows(self, name: str) -> list[Any]:
         """The sum `name` of a layer of each kind, [n] or a number."""
@@ -223,13 +238,7 @@ class Layers:
 
     def summed(self, name: str) -> Array:
         """The sum over all layers of each class, [n, C]."""
-        total = np.zeros((self.counts.shape[1], len(self.pair)))
-        for on_class, row in zip(self.on, self.rows(name)):
-            if np.ndim(row) or row != 0.0:
-                for c, on in enumerate(on_class):
-                    if on is not None:
-                        total[c] += on * row
-        return total.T
+        return totals(self.on, self.rows(name), len(self.pair)).T
 
     def largest(self, name: str) -> Array:
         """The largest among the layers of each class, [n, C]; sums are not negative."""
@@ -271,7 +280,7 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
             where.expert, axis=1
         )
     heads = (lines.counts[len(model.blocks) + 1] > 0) * 1.0
-    cost = {name: layers.summed(name) for name in ("forward", "backward", "saved", "floor")}
+    cost = {name: layers.summed(name) for name in ("forward", "backward", "floor")}
     if schedule.load(strategy.schedule).SPLITS_BACKWARD:  # without a pipeline there is nothing to put off
         cost["backward"] += over_classes(np.asarray(strategy.pp) > 1) * layers.summed("split")
     return Stages(
@@ -284,7 +293,6 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
         live=layers.largest("live"),
         head=of_pairs(heads, where.pair),
         multiplicity=of_pairs(lines.multiplicity, where.pair),
-        fullest_rank=of_pairs(lines.fullest_rank, where.pair),
         rows=layers.table.rows,
     )
 
@@ -318,5 +326,4 @@ def over_ranks(stages: Stages, at: IntArray) -> Stages:
             moved["cost"] = {name: cost[:, at] for name, cost in value.items()}
         elif np.ndim(value) == 2:
             moved[field_.name] = value[:, at] if value.shape[1] > 1 else value
-    ranks = np.broadcast_to(np.arange(len(at), dtype=float), (len(stages.multiplicity), len(at)))
-    return replace(stages, **(moved | {"fullest_rank": ranks, "multiplicity": np.ones_like(ranks)}))
+    return replace(stages, **(moved | {"multiplicity": np.ones((len(stages.multiplicity), len(at)))}))

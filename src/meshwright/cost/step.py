@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from meshwright.cost import detail as details
 from meshwright.cost import memory, schedule
-from meshwright.cost.choice import Classes
+from meshwright.cost.activations import Activations, activations, moments
+from meshwright.cost.choice import Choice, Classes
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
 from meshwright.cost.memory_by_stage import by_stage
@@ -32,6 +33,7 @@ from meshwright.cost.tree import tree
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
+from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -44,7 +46,8 @@ class _Pass:
 
     numbers: dict[str, Any]
     part: Part
-    fullest: IntArray  # its class
+    fullest: Choice  # its class
+    saved: Activations
     time: Timed
 
 
@@ -84,7 +87,8 @@ def evaluate(
     known = known.laid(model, flat_work, flat, many)
     lines = known.lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
     sent = known.sent or exchanged(model, cluster, flat_work, flat, profile, known, many)
-    tables = Tables(known.layers, lines, sent, known.layers.grid.places, known.where)
+    held = moments(model, flat_work, flat, lines, known.layers)
+    tables = Tables(known.layers, lines, sent, known.layers.grid.places, known.where, held)
     request = (model, cluster, flat_work, by_class)
     if at_once(work, profile, n):
         done = _passed(*request, flat, tables, n)
@@ -95,18 +99,19 @@ def evaluate(
     if not (detail or operations):
         return result
     terms = _terms(result, done, model, cluster, work, strategy, profile, operations=operations)
-    held = by_stage(
+    every = by_stage(
         model,
         flat_work,
         flat,
         by_class,
         done.part.stages,
         lines,
+        done.part.layers,
         sent.spans(),
         done.part.microbatches,
         cluster,
     )
-    return replace(result, terms=terms, by_stage=held)
+    return replace(result, terms=terms, by_stage=every)
 
 
 def _terms(
@@ -121,10 +126,9 @@ def _terms(
     operations: bool,
 ) -> Term:
     """The tree of one plan."""
-    plan = schedule.load(strategy.schedule)
     part, time = done.part, done.time
-    in_flight = memory.microbatches_in_flight(strategy, part.stages, plan, part.microbatches)
-    inside = details.inside(part.layers, time.slowest, done.fullest, in_flight, part.stages.live)
+    in_flight = done.saved.layers(done.fullest, part.layers)
+    inside = details.inside(part.layers, time.slowest, done.fullest.chosen, in_flight, part.stages.live)
     rows = details.operation_rows(model, cluster, work, strategy, profile) if operations else {}
     return tree(
         result, part.stages, part.microbatches, strategy, work, time.host, time.offload, time.waiting,
@@ -162,15 +166,17 @@ def _passed(
         model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach, microbatches, n
     )
     time = timed(part)
-    held = memory.contents(model, work, strategy, profile, per_rank, reach, plan, microbatches, cluster)
+    counted = parse_finetune(strategy.finetune).frozen
+    saved = activations(strategy, layers, model.n_layers, tables.moments, microbatches, counted=counted)
+    held = memory.contents(model, work, strategy, profile, per_rank, reach, saved, microbatches, cluster)
     fullest = Classes(per_rank.multiplicity, n).largest(held.peak)
     found = memory.peaks(held.of(fullest.of), cluster)
     numbers = (
         time.numbers
         | found.by_category
-        | {"peak": found.whole, "kept": found.kept, "stage": fullest.of(per_rank.fullest_rank)}
+        | {"peak": found.whole, "kept": found.kept, "stage": saved.rank(fullest)}
     )
-    return _Pass(numbers, part, fullest.chosen, time)
+    return _Pass(numbers, part, fullest, saved, time)
 
 
 def _evaluation(

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import schedule
+from meshwright.cost.activations import Moments
 from meshwright.cost.adapters import trained_share
 from meshwright.cost.distinct import Candidates
 from meshwright.cost.groups import Groups, groups
@@ -145,6 +146,7 @@ class Tables:
     groups: Groups
     places: Places
     where: Where
+    moments: Moments | None
 
     def parts(self) -> Iterator[tuple[IntArray, Tables]]:
         """All candidates in parts of up to CHUNK, each in rising order: many with one pipeline by themselves,
@@ -160,11 +162,14 @@ class Tables:
             pair = one - widest
             width = int(classes[pair]) if pair >= 0 else one
             lines = self.lines.only(pair, width) if pair >= 0 else self.lines.cut(width)
+            held = self.moments
+            if held:
+                held = held.only(pair, width) if pair >= 0 else held.cut(width)
             for first in range(start, start + count, CHUNK):
                 part = order[first : min(first + CHUNK, start + count)]
                 where = self.where.only(part, pair, lines) if pair >= 0 else self.where.cut(part)
                 shared = self.groups.cut(part, width)
-                yield part, Tables(self.layers, lines, shared, self.places.cut(part), where)
+                yield part, Tables(self.layers, lines, shared, self.places.cut(part), where, held)
             start += count
 
     def strategy(self, strategy: Strategy, part: IntArray) -> Strategy:

@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.activations import activations, moments
 from meshwright.cost.adapters import state_widths
 from meshwright.cost.gathered import stays_whole
-from meshwright.cost.memory import context_bytes, microbatches_in_flight
+from meshwright.cost.memory import context_bytes
 from meshwright.cost.ops import stream_seconds
 from meshwright.cost.rows import LayerPrices, LayerTable, Places
 from meshwright.cost.schedule import load as load_schedule
-from meshwright.cost.stages import Layers, Stages
+from meshwright.cost.stages import Layers
 from meshwright.cost.states import host_step_seconds, update_bytes
 from meshwright.cost.tables import Shared
 from meshwright.hardware.records import Cluster
@@ -119,19 +120,15 @@ def _wide(value: Any, classes: int) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class StageBytes:
-    """Bytes of rows by stage class, [n, C]: what a rank holds of states at least, and how many microbatches
-    are under way when backward begins (0 where what they keep is not counted); `fragments` is the share of
-    what they keep that is lost beside it."""
+    """Bytes of rows by stage class, [n, C]: what a rank holds of states at least; `fragments` is the share
+    of what passes keep that is lost beside it."""
 
     states: FloatArray
-    under_way: FloatArray | float
     fragments: float
 
-    def least(self, saved: FloatArray) -> FloatArray:
-        """Bytes that the fullest rank holds at least, [n], where a microbatch keeps `saved` [n, C]."""
-        if not np.ndim(self.under_way):
-            return np.asarray(self.states.max(-1) * ROUNDED)
-        whole = self.states + (1.0 + self.fragments) * saved * self.under_way
+    def least(self, saved: FloatArray | float) -> FloatArray:
+        """Bytes that the fullest rank holds at least, [n]; the microbatches in flight keep `saved` [n, C]."""
+        whole = self.states + (1.0 + self.fragments) * saved
         return np.asarray(whole.max(-1) * ROUNDED)
 
 
@@ -139,7 +136,7 @@ def stage_bytes(request: Request, strategy: Strategy, known: Shared) -> StageByt
     """The states of `memory_floor` by the stages' own parameters; `known` is of the rows of `strategy`.
 
     Left out: working sets, logits, what is gathered without a pipeline. Gradients that each backward makes
-    anew may not be there yet; what is offloaded, or kept by adapters, is not counted.
+    anew may not be there yet.
     """
     s, habits = strategy, request.profile.framework
     plan = load_schedule(s.schedule)
@@ -147,17 +144,20 @@ def stage_bytes(request: Request, strategy: Strategy, known: Shared) -> StageByt
     dense, expert = lines.dense.take(where.dense, axis=1).T, lines.expert.take(where.expert, axis=1).T
     states = _states(request, s, dense, expert, float(habits.keeps_grads), 1)
     states = states + context_bytes(habits, request.cluster) + _gathered(request, s, dense + expert, 1)
+    return StageBytes(states, habits.fragments)
+
+
+def saved_bytes(request: Request, strategy: Strategy, known: Shared) -> FloatArray | float:
+    """Bytes that the microbatches in flight keep on each stage class at least, [n, C]; `known` is of the rows
+    of `strategy`. None of what may be offloaded, or is kept by adapters, is counted.
+    """
+    s, model = strategy, request.model
     if parse_offload(s.offload).any or parse_finetune(s.finetune).frozen:
-        return StageBytes(states, 0.0, habits.fragments)
+        return 0.0
+    layers = Layers(known.lines, known.where, known.layers, known.layers.grid.places)
     microbatches = request.work.global_batch_size / (np.asarray(s.dp, float) * s.microbatch_size)
-    ranks = Stages(dense, expert, fullest_rank=lines.fullest_rank.take(where.pair, axis=1).T)
-    under_way = np.maximum(microbatches_in_flight(s, ranks, plan, microbatches), 1.0)
-    return StageBytes(states, under_way, habits.fragments)
-
-
-def saved_bytes(known: Shared) -> FloatArray:
-    """Bytes that a microbatch keeps on each stage class of the rows of `known`, [n, C]."""
-    return Layers(known.lines, known.where, known.layers, known.layers.grid.places).summed("saved")
+    every = moments(model, request.work, s, known.lines, known.layers)
+    return np.asarray(activations(s, layers, model.n_layers, every, microbatches).nbytes)
 
 
 def offload_is_slower(request: Request, strategy: Strategy) -> bool:

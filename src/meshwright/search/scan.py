@@ -389,7 +389,7 @@ def _hopeful(
     for word, (layers, seconds) in by_word.items():
         own = replace(strategy, recompute=word)
         fast = times * seconds[at] <= _threshold(found, own, limits)
-        saved = saved_bytes(replace(known, layers=layers.cut(at)))
+        saved = saved_bytes(r, own, replace(known, layers=layers.cut(at)))
         least[word] = np.where(fast, stages.least(saved), np.inf)
         alive |= fast & ~_hopeless(found, least[word])
     few = np.flatnonzero(alive)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright import units
 from meshwright.cost import memory
+from meshwright.cost.activations import Activations
 from meshwright.cost.balance import HOLDS_ALL
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.memory_by_stage import told
@@ -25,6 +25,7 @@ from meshwright.simulate.network import KINDS, Network
 from meshwright.simulate.pipeline import Durations, network, ran, steady
 from meshwright.simulate.timeline import Idle, Timeline
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.stages import layout_of, virtual_stages
 from meshwright.work import Work
 
 Array = npt.NDArray[np.float64]
@@ -95,17 +96,6 @@ class Exact:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Peak:
-    """Stands for a schedule where memory asks what ranks hold: what the timeline held, [1, ranks]."""
-
-    held: Array
-
-    def in_flight(self, rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
-        """Microbatches of each rank, whatever the arguments."""
-        return self.held
-
-
 def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile) -> Exact:
     """The step of one legal strategy (plain numbers), simulated with the passes of every stage.
 
@@ -140,11 +130,12 @@ def exact(model: Model, cluster: Cluster, work: Work, strategy: Strategy, profil
     times["other"] = host + waits + slow + straggler * pipeline_s
     step = (1.0 + straggler) * pipeline_s
     held = timeline.peak_in_flight
-    kept_of_one = np.broadcast_to(found.ranks.cost["saved"] - found.ranks.offloaded, (1, found.pp))[0]
-    in_flight = held / np.maximum(kept_of_one, 1.0)
+    chunks = np.array(virtual_stages(found.pp, found.vpp, layout_of(strategy.schedule)))
+    ways = chunks.shape[1] / found.vpp  # each for its share of the microbatches
+    in_flight = held / np.maximum(found.held[chunks, 0].sum(1) / ways, 1.0)
     contents = memory.contents(
-        model, work, strategy, profile, found.ranks, found.groups.spans(), _Peak(in_flight[None]),
-        found.microbatches.astype(float), cluster,
+        model, work, strategy, profile, found.ranks, found.groups.spans(),
+        Activations(held[None], in_flight[None]), found.microbatches.astype(float), cluster,
     )  # fmt: skip
     by_stage = told(memory.peaks(contents, cluster), found.pp)
     between, backward, update = (

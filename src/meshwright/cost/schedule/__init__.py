@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -18,13 +19,7 @@ from meshwright.profiles.records import Framework
 _PREFIX = "the_"
 
 
-class InFlight(Protocol):
-    """What memory asks of a schedule; see `Schedule`."""
-
-    def in_flight(self, rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any: ...
-
-
-class Schedule(InFlight, Protocol):
+class Schedule(Protocol):
     """What a schedule's file offers. `bubble` and `in_flight` broadcast; the other two take plain integers.
 
     `bubble(forward, backward, weight, vpp, pp, microbatches, own)`: idle seconds of a rank a step, from the
@@ -32,7 +27,10 @@ class Schedule(InFlight, Protocol):
     part of backward), and its `own` passes, which fill the time. Left out, `pp` and `microbatches` mean a
     deep pipeline and twice as many microbatches, `own` equal stages.
     `in_flight(rank, pp, vpp, microbatches)`: microbatches whose activations rank `rank` holds at its peak,
-    in units of everything that a rank computes for one microbatch.
+    in units of everything that a rank computes for one microbatch; of several chunks, of equal ones.
+    `chunks_in_flight(rank, pp, vpp, microbatches)`, [moments, chunks, ...]: microbatches in flight on each
+    chunk (DualPipe: of each stream) at moments of which one is the rank's fullest, whatever its chunks weigh;
+    vpp plain, the others broadcast. None where a rank has one chunk.
     `actions(pp, vpp, microbatches)`: the passes of each rank in order; raises InputError where the schedule
     does not exist for these numbers. `route(pp, vpp, microbatch, microbatches)`: the (rank, chunk) pairs
     that a microbatch runs through.
@@ -49,6 +47,9 @@ class Schedule(InFlight, Protocol):
     JOINED: bool
     SPLITS_BACKWARD: bool
     NEEDS: Needs
+    chunks_in_flight: Callable[[Any, Any, Any, Any], Any] | None
+
+    def in_flight(self, rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any: ...
 
     def bubble(
         self, forward: Any, backward: Any, weight: Any, vpp: Any, pp: Any = ..., microbatches: Any = ...,

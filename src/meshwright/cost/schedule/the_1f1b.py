@@ -19,6 +19,7 @@ JOINED = False
 SPLITS_BACKWARD = False
 NEEDS = Needs()
 route = looping
+chunks_in_flight = None
 
 
 def bubble(

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, Own, both_ways, own_or_equal, require
+from meshwright.cost.schedule.actions import (
+    Needs,
+    Order,
+    Own,
+    both_ways,
+    moments,
+    most,
+    own_or_equal,
+    require,
+)
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 SENDS = "joined"
@@ -43,7 +52,13 @@ def bubble(
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     """p + 1, both streams together."""
-    return np.minimum(microbatches, pp + 1.0 + 0.0 * rank)
+    return most(chunks_in_flight(rank, pp, vpp, microbatches), 1)
+
+
+def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
+    """p - r of the stream that goes down and r + 1 of the other, each of half the microbatches."""
+    half = np.asarray(microbatches) / 2.0
+    return moments((np.minimum(half, pp - rank), np.minimum(half, rank + 1)))
 
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, Own, own_or_equal, require, v_shaped
+from meshwright.cost.schedule.actions import Needs, Order, Own, moments, most, own_or_equal, require, v_shaped
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 SENDS = "joined"
@@ -35,7 +35,12 @@ def bubble(
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     """2p + 1 chunks of two a rank: p + 1/2."""
-    return np.minimum(microbatches, pp + 0.5 + 0.0 * rank)
+    return most(chunks_in_flight(rank, pp, vpp, microbatches), 2)
+
+
+def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
+    """2p - r of chunk 0 and r + 1 of chunk 1."""
+    return moments((np.minimum(microbatches, 2 * pp - rank), np.minimum(microbatches, rank + 1)))
 
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, Own, own_or_equal, require, v_shaped
+from meshwright.cost.schedule.actions import Needs, Order, Own, moments, most, own_or_equal, require, v_shaped
 from meshwright.cost.schedule.longest import tabled_idle
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
@@ -39,7 +39,24 @@ def bubble(
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
-    return np.minimum(microbatches, np.asarray(pp) // 2 + 1.0 + 0.0 * rank)
+    """min(m, p/2 + 1), rounded down; of fewer microbatches on the fullest rank."""
+    return most(chunks_in_flight(rank, pp, vpp, microbatches), 2)
+
+
+def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
+    """Of chunk 1 one more with every second rank, the rest of 2 (p/2 + 1) of chunk 0; ranks where that is
+    about to change reach the next rank's count too, once there are enough microbatches for a steady state.
+
+    Read off the action lists, and exact of them.
+    """
+    most_held = np.asarray(pp) // 2 + 1
+    place = rank + 1 - np.asarray(pp) % 2
+    far = 1 + place // 2
+    near = np.minimum(microbatches, 2 * most_held - far)
+    swaps = (place % 2 == 1) & (microbatches > most_held)
+    return moments(
+        (near, np.minimum(microbatches, far)), (near - swaps, np.minimum(microbatches, far + swaps))
+    )
 
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, Own, own_or_equal, require, v_shaped
+from meshwright.cost.schedule.actions import Needs, Order, Own, moments, most, own_or_equal, require, v_shaped
 from meshwright.cost.schedule.longest import tabled_idle
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
@@ -41,7 +41,28 @@ def bubble(
 
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
-    return np.minimum(microbatches, (np.asarray(pp) + 4.0) // 3 + 0.0 * rank)
+    """min(m, (p + 4) / 3), rounded down, on the fullest rank."""
+    return most(chunks_in_flight(rank, pp, vpp, microbatches), 2)
+
+
+def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
+    """Of chunk 1 one more with every third rank, the rest of 2 (p + 4)/3 of chunk 0; ranks where that is
+    about to change reach the next rank's count too, and hold two fewer where three goes into p
+    with two left.
+
+    Read off the action lists, and exact of them for more than 2p/3 microbatches; of fewer some ranks hold one
+    chunk less.
+    """
+    over = np.asarray(pp) % 3
+    place = rank + (1 - over) % 3
+    swaps = place % 3 == 2
+    fewer = swaps & (over == 2)
+    far = 1 + place // 3 - fewer
+    near = 2 * ((np.asarray(pp) + 4) // 3) - far - 2 * fewer
+    return moments(
+        (np.minimum(microbatches, near), np.minimum(microbatches, far)),
+        (np.minimum(microbatches, near - swaps), np.minimum(microbatches, far + swaps)),
+    )
 
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:

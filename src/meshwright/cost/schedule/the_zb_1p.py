@@ -20,6 +20,7 @@ JOINED = False
 SPLITS_BACKWARD = True
 NEEDS = Needs()
 route = looping
+chunks_in_flight = None
 
 
 def bubble(

@@ -9,7 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Action, Kind, Needs, Order, Own, own_or_equal, require, v_shaped
+from meshwright.cost.schedule.actions import (
+    Action,
+    Kind,
+    Needs,
+    Order,
+    Own,
+    moments,
+    most,
+    own_or_equal,
+    require,
+    v_shaped,
+)
 from meshwright.cost.schedule.longest import Path, idle
 
 SENDS = "beside"
@@ -62,7 +73,16 @@ def _paths(p: Any, m: Any) -> tuple[Path, ...]:
 
 def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     """(min(m, 2p - r - 1) + min(m, r + 1)) / 2, a chunk being half a rank: p where m >= 2p - 1."""
-    return (np.minimum(microbatches, 2 * pp - rank - 1) + np.minimum(microbatches, rank + 1)) / 2.0
+    return most(chunks_in_flight(rank, pp, vpp, microbatches), 2)
+
+
+def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
+    """2p - r - 1 of chunk 0 and r + 1 of chunk 1 after a forward of that, or one more and one fewer."""
+    near, far = 2 * pp - rank, rank + 1
+    return moments(
+        (np.minimum(microbatches, near - 1), np.minimum(microbatches, far)),
+        (np.minimum(microbatches, near), np.minimum(microbatches, far - 1)),
+    )
 
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:
