@@ -6,6 +6,7 @@ by index. One plan is one combination.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,9 @@ import numpy.typing as npt
 
 IntArray = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
+# Places of candidates, as short as they can be: long ones take more to write and to read than to find.
+# `picked` makes them long again, to be reckoned with.
+Short = npt.NDArray[Any]
 
 _SMALL = 1 << 21  # whole numbers below this are looked up in a table, others by bisection
 
@@ -24,7 +28,7 @@ class Axis:
     """Distinct `values` [d], rising, and `at` [n]: which of them each candidate has."""
 
     values: Values
-    at: IntArray
+    at: Short
 
     def __len__(self) -> int:
         return len(self.values)
@@ -35,7 +39,7 @@ class Distinct:
     """Distinct combinations, `values[name]` [d] each, and `at` [n]: which of them each candidate has."""
 
     values: dict[str, Values]
-    at: IntArray
+    at: Short
     size: int
 
     def __len__(self) -> int:
@@ -73,7 +77,7 @@ class Candidates:
 
         >>> found = Candidates({"tp": np.array([8, 1, 8]), "cp": 2}, 3).distinct("tp", "cp")
         >>> found.values["tp"], found.values["cp"], found.at
-        (array([1, 8]), array([2, 2]), array([1, 0, 1]))
+        (array([1, 8]), array([2, 2]), array([1, 0, 1], dtype=uint8))
         """
         if names not in self._combined:
             self._combined[names] = combined({name: self.axis(name) for name in names}, self.n)
@@ -90,24 +94,22 @@ def axis(numbers: Values, n: int) -> Axis:
     """The distinct values among n numbers.
 
     >>> axis(np.array([4, 2, 4]), 3)
-    Axis(values=array([2, 4]), at=array([1, 0, 1]))
+    Axis(values=array([2, 4]), at=array([1, 0, 1], dtype=uint8))
     """
     if numbers.dtype.kind in "iu" and int(numbers.min()) >= 0 and (top := int(numbers.max())) < _SMALL:
         return Axis(*_present(numbers, top + 1))
-    values, at = np.unique(numbers, return_inverse=True)
-    return Axis(values, np.asarray(at, np.int64).ravel())
+    return Axis(*_unique(numbers))
 
 
 def combined(axes: Mapping[str, Axis], n: int) -> Distinct:
     """The distinct combinations of several axes of the same n candidates."""
-    code: IntArray = np.zeros(n, np.int64)
-    levels = 1
+    levels = math.prod(len(one) for one in axes.values())
+    code: Values = np.zeros(n, np.int32 if levels < 1 << 31 else np.int64)
     for one in axes.values():
         if len(one) > 1:
             code *= len(one)
             code += one.at
-            levels *= len(one)
-    codes, at = (np.zeros(1, np.int64), code) if levels == 1 else _present(code, levels)
+    codes, at = _present(code, levels)
     values: dict[str, Values] = {}
     rest = codes
     for name in reversed(list(axes)):
@@ -135,18 +137,34 @@ def lookup(values: Values, numbers: Any, n: int) -> IntArray:
     return np.asarray(np.searchsorted(values, numbers), np.int64)
 
 
+def picked(at: Short, part: IntArray) -> IntArray:
+    """The places of some of the candidates."""
+    return at.take(part).astype(np.int64, copy=False)
+
+
 def _single(value: Any, n: int) -> Axis:
-    return Axis(np.ravel(value), np.zeros(n, np.int64))
+    return Axis(np.ravel(value), np.zeros(n, _short(1)))
 
 
-def _present(code: Values, levels: int) -> tuple[IntArray, IntArray]:
+def _present(code: Values, levels: int) -> tuple[Values, Short]:
     """Distinct codes below `levels`, rising, and the place of each code among them."""
+    if levels == 1:
+        return np.zeros(1, np.int64), np.zeros(len(code), _short(1))
     if levels > _SMALL:
-        codes, at = np.unique(code, return_inverse=True)
-        return codes, np.asarray(at, np.int64).ravel()
+        return _unique(code)
     seen = np.zeros(levels, bool)
     seen[code] = True
     codes = np.flatnonzero(seen)
-    place = np.zeros(levels, np.int64)
+    place = np.zeros(levels, _short(len(codes)))
     place[codes] = np.arange(len(codes))
     return codes, place.take(code)
+
+
+def _unique(numbers: Values) -> tuple[Values, Short]:
+    values, at = np.unique(numbers, return_inverse=True)
+    return values, at.ravel().astype(_short(len(values)))
+
+
+def _short(count: int) -> npt.DTypeLike:
+    """A kind of whole number that holds so many places."""
+    return np.min_scalar_type(count - 1)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from meshwright.cost import data_parallel
 from meshwright.cost.data_parallel import Traffic
-from meshwright.cost.distinct import Candidates, Distinct, lookup
+from meshwright.cost.distinct import Candidates, Distinct, Short, lookup, picked
 from meshwright.cost.ops import stream_seconds
 from meshwright.cost.rows import numbers_vary
 from meshwright.cost.stages import Pipelines, Stages, Where, over_classes
@@ -43,7 +43,7 @@ class Side:
     spans: dict[str, Span]
     traffic: Traffic
     optimizer: Any
-    at: IntArray
+    at: Short
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Groups:
 
     def cut(self, part: IntArray, classes: int | None = None) -> Groups:
         """For some of the candidates, which have no more than so many classes."""
-        return Groups(tuple(replace(side, at=side.at.take(part)) for side in self.sides), classes)
+        return Groups(tuple(replace(side, at=picked(side.at, part)) for side in self.sides), classes)
 
     def added(self, pick: Callable[[Side], Any]) -> Any:
         """A time of all sides together, [n, C]."""
@@ -64,7 +64,7 @@ class Groups:
             total = total + self._spread(pick(side), side.at)
         return total
 
-    def _spread(self, values: Any, at: IntArray) -> Any:
+    def _spread(self, values: Any, at: Short) -> Any:
         """[layouts, C] seconds for each candidate [n, C]; a number stays one."""
         if np.ndim(values) < 2:
             return values

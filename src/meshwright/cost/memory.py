@@ -235,8 +235,8 @@ def _logits(model: Model, work: Work, strategy: Strategy, profile: Profile, stag
     if finetune.pairs:
         loss, whole = "whole", np.maximum(whole, numbers()["pair_logit_bytes"])
     first = habits.chunks_logits
-    nbytes = stages.head * over_classes(logit_bytes(model.vocab, shape, loss, whole, first=first))
-    return np.maximum(nbytes - live, 0.0)
+    nbytes = np.transpose(stages.head) * logit_bytes(model.vocab, shape, loss, whole, first=first)
+    return np.maximum(np.transpose(nbytes) - live, 0.0)
 
 
 def context_bytes(framework: Framework, cluster: Cluster) -> float:

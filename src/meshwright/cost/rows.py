@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from meshwright.cost import schedule
 from meshwright.cost.adapters import adapted_products, plain_adapters
-from meshwright.cost.distinct import Axis, Candidates, Distinct, Values, axis
+from meshwright.cost.distinct import Axis, Candidates, Distinct, Short, Values, axis, picked
 from meshwright.cost.layer import COMPILED, NO_OFFLOAD, LayerCost, Price, priced, summed
 from meshwright.cost.layers import ends, is_hybrid, operations, shared_operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
@@ -137,13 +137,13 @@ class Sum:
 class Places:
     """Where n candidates read a grid of `size` points along each of its dimensions."""
 
-    def __init__(self, size: tuple[int, ...], at: tuple[IntArray | None, ...]) -> None:
+    def __init__(self, size: tuple[int, ...], at: tuple[Short | None, ...]) -> None:
         self.size, self.at = size, at
         self._known: dict[tuple[int, ...], IntArray] = {}
 
     def cut(self, part: IntArray) -> Places:
         """Those of some of the candidates."""
-        return Places(self.size, tuple(None if a is None else a.take(part) for a in self.at))
+        return Places(self.size, tuple(None if a is None else picked(a, part) for a in self.at))
 
     def read(self, cost: Sum) -> Any:
         """The sum for each candidate, [n], or a number."""
@@ -155,6 +155,8 @@ class Places:
             found: Any = 0
             for dimension in on:
                 at = self.at[dimension]
+                assert at is not None  # nothing varies along a dimension of one value
+                at = at.astype(np.int64, copy=False)
                 found = at if dimension == on[0] else found * self.size[dimension] + at
             self._known[on] = found
         return self._known[on]

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import schedule
-from meshwright.cost.distinct import Candidates, Distinct, Values
+from meshwright.cost.distinct import Candidates, Distinct, Short, Values, picked
 from meshwright.cost.flops import split_weights
 from meshwright.cost.layer import LayerCost
-from meshwright.cost.rows import LayerTable, Places, candidates, layer_table, loss_word, over_classes
+from meshwright.cost.rows import LayerTable, Places, added, candidates, layer_table, loss_word, over_classes
 from meshwright.hardware.records import Cluster
 from meshwright.model.params import (
     block_params,
@@ -96,21 +96,21 @@ class Pipelines:
 class Where:
     """Where candidates [n] read `Pipelines`: their (pp, vpp), and that with their tp or their (ep, etp)."""
 
-    pair: IntArray
-    dense: IntArray
-    expert: IntArray
+    pair: Short
+    dense: Short
+    expert: Short
 
     def cut(self, part: IntArray) -> Where:
         """Those of some of the candidates."""
-        return Where(self.pair.take(part), self.dense.take(part), self.expert.take(part))
+        return Where(picked(self.pair, part), picked(self.dense, part), picked(self.expert, part))
 
     def only(self, part: IntArray, pair: int, lines: Pipelines) -> Where:
         """Those of some of the candidates, who all have this pair and read `Pipelines.only`."""
-        dense = self.dense.take(part) - pair * len(lines.tp)
-        return Where(np.zeros_like(part), dense, self.expert.take(part) - pair * len(lines.experts))
+        dense = picked(self.dense, part) - pair * len(lines.tp)
+        return Where(np.zeros_like(part), dense, picked(self.expert, part) - pair * len(lines.experts))
 
 
-def of_pairs(values: Array, pair: IntArray) -> Array:
+def of_pairs(values: Array, pair: Short) -> Array:
     """What [C, u] pipelines have, for candidates with these pairs [n, C]; of one pipeline [1, C]."""
     return values.T if values.shape[1] == 1 else values.take(pair, axis=1).T
 
@@ -190,7 +190,7 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
         expert=np.einsum("kcu,ke->cue", counts, expert).reshape(c, -1),
         largest_expert=(present[..., None] * expert[:, None, None, :]).max(0).reshape(c, -1),
     )
-    pair = pairs.at
+    pair = pairs.at.astype(np.int32)
     return lines, Where(pair, pair * len(tps) + tps.at, pair * len(experts) + experts.at)
 
 
@@ -258,11 +258,8 @@ class Layers:
 
     def over(self, held: Sequence[Any], name: str) -> Any:
         """The sum over so many layers of each kind, as `of` gives them, [n]; 0 where no kind has any."""
-        total: Any = 0.0
-        for on, row in zip(held, self.rows(name)):
-            if on is not None and (np.ndim(row) or row != 0.0):
-                total = total + on * row
-        return total
+        some = [(on, row) for on, row in zip(held, self.rows(name)) if on is not None]
+        return added(on * row for on, row in some if np.ndim(row) or row != 0.0)
 
 
 def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where, layers: Layers) -> Stages:

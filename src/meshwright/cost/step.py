@@ -162,14 +162,16 @@ def _passed(
     microbatches = np.broadcast_to(
         np.asarray(work.global_batch_size / (strategy.dp * strategy.microbatch_size), float), (n,)
     )
+    classes = Classes(per_rank.multiplicity, n)
     part = Part(
-        model, cluster, work, profile, strategy, tables, per_rank, layers, plan, reach, microbatches, n
-    )
+        model, cluster, work, profile, strategy, tables, per_rank, classes, layers, plan, reach,
+        microbatches, n,
+    )  # fmt: skip
     time = timed(part)
     counted = parse_finetune(strategy.finetune).frozen
     saved = activations(strategy, layers, model.n_layers, tables.moments, microbatches, counted=counted)
     held = memory.contents(model, work, strategy, profile, per_rank, reach, saved, microbatches, cluster)
-    fullest = Classes(per_rank.multiplicity, n).largest(held.peak)
+    fullest = classes.largest(held.peak)
     found = memory.peaks(held.of(fullest.of), cluster)
     numbers = (
         time.numbers

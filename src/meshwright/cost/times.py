@@ -33,7 +33,7 @@ _SUMMED = ("tp", "cp", "ep", "recompute", "host")  # read off the slowest stage'
 @dataclass(frozen=True, slots=True)
 class Part:
     """n candidates and what their step is timed from: `strategy` flat, `profile` with an axis for classes,
-    `stages` [n, C], `microbatches` [n]."""
+    `stages` [n, C] of `classes`, `microbatches` [n]."""
 
     model: Model
     cluster: Cluster
@@ -42,6 +42,7 @@ class Part:
     strategy: Strategy
     tables: Tables
     stages: Stages
+    classes: Classes
     layers: Layers
     plan: Schedule
     reach: dict[str, Span]
@@ -88,7 +89,7 @@ class _Spent:
 
 def timed(part: Part) -> Timed:
     """Seconds of the step of the rank that does most, by part; its bubble is what it waits for others."""
-    spent, classes = _spent(part), Classes(part.stages.multiplicity, part.n)
+    spent, classes = _spent(part), part.classes
     forward, backward = part.stages.cost["forward"], part.stages.cost["backward"]
     busy = added([forward, backward, spent.hops[:, None], spent.waited])
     counting = spent.counting
@@ -96,12 +97,17 @@ def timed(part: Part) -> Timed:
     once = spent.once
     passes = added([part.microbatches[:, None] * busy, twice])
     does = passes + once
-    first_class = part.tables.lines.first.take(part.tables.where.pair)
-    last, first = classes.largest(does), classes.chosen(first_class)
+    last, first = classes.largest(does), classes.chosen(_first_class(part.tables))
     piped = np.asarray(part.strategy.pp) > 1
     paths = passes + over_classes(piped * 1.0) * _idle(part, spent)  # not what rounding leaves
     bubble = classes.largest(paths).of(paths) + first.of(once) - last.of(does)
     return _of_slowest(part, spent, last, bubble)
+
+
+def _first_class(tables: Tables) -> IntArray:
+    """The class of each candidate's rank 0, [n] or [1] for all."""
+    first = tables.lines.first
+    return first[:1] if (first == first[0]).all() else first.take(tables.where.pair)
 
 
 def _spent(part: Part) -> _Spent:
