@@ -142,7 +142,7 @@ def test_interruption_is_130(boom, capsys: pytest.CaptureFixture[str]) -> None: 
 def test_a_signal_interrupts_a_search(moment: int) -> None:
     command = [sys.executable, "-m", "meshwright", "plan", "deepseek-v3", "--on", "16384xh100"]
     process = subprocess.Popen(
-        [*command, "--seq-len", "8k", "--tokens-per-step", "384M", "--placement", "any"],  # minutes of work
+        [*command, "--seq-len", "8k", "--tokens-per-step", "384M", "--schedule", "any"],  # minutes of work
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a parent may ignore it

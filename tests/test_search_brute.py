@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import product
+from itertools import permutations, product
 
 import numpy as np
 import pytest
@@ -34,6 +34,7 @@ from meshwright.search.rerank import BAND
 from meshwright.search.scan import scan
 from meshwright.search.space import build
 from meshwright.simulate.many import step_times
+from meshwright.strategy.placement import ALONE, spans
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -112,6 +113,26 @@ def needless(fitting):
     return found
 
 
+def no_nearer(fitting, place):
+    """Rows of which another differs only in the order of the axes and has as many ranks of every group in one
+    domain; none is faster, and of those that have the same of all groups the first stays."""
+    kept = {}
+    for row in fitting:
+        near = {name: int(span.local) for name, span in spans(place, row[2]).items()}
+        kept.setdefault(replace(row[2], placement=()), []).append((row, near))
+    found = []
+    for alike in kept.values():
+        alike.sort(key=lambda one: ALL.index(one[0][2].placement))
+        for i, (row, near) in enumerate(alike):
+            nearer = [
+                other for j, (other, own) in enumerate(alike)
+                if j != i and all(own[k] >= near[k] for k in near) and (own != near or j < i)
+            ]  # fmt: skip
+            assert all(row[0] >= other[0] * (1 - 1e-12) for other in nearer)
+            found += [row] if nearer else []
+    return found
+
+
 def words_of(strategies):
     return {s.recompute for s in strategies}
 
@@ -134,6 +155,8 @@ def once(fitting):
     return sorted(kept.values(), key=by_time)
 
 
+USUAL = ("tp", "cp", "dp", "pp")
+ALL = [USUAL, *(order for order in permutations(USUAL) if order != USUAL)]
 PLAIN = {
     "zero_group": ("all", "domain"), "recompute": ("none",), "ep": (1,), "etp": (1,), "offload": ("none",),
     "schedule": ("1f1b", "interleaved-1f1b"), "placement": (("tp", "cp", "dp", "pp"),),
@@ -155,12 +178,19 @@ CASES = {
             "recompute": ("full", "none", "selective:core_attn", "every:2"),
         },
     ),
-    "orders": (
+    "some orders": (
         DENSE, 4, 6.0,
         {
             "zero": (0, 1),
             "placement": (*PLAIN["placement"], ("tp", "pp", "cp", "dp"), ("dp", "cp", "tp", "pp")),
         },
+    ),
+    "orders": (DENSE, 8, 6.0, {"zero": (1,), "placement": ALL}),
+    "stages inside": (
+        SPARSE, 4, 5.5, {"zero": (1,), "ep": (1, 2), "placement": [o for o in ALL if o[-1] != "pp"]}
+    ),
+    "orders of experts": (
+        SPARSE, 8, 5.2, {"zero": (3,), "zero_group": ("all",), "ep": (4,), "placement": ALL}
     ),
 }  # fmt: skip
 
@@ -184,6 +214,7 @@ def test_search_equals_brute_force(case):
     assert found.feasible <= len(fitting)
     cut = needless(fitting)
     assert bool(cut) == (len(words["recompute"]) + len(words["offload"]) > 2)
+    cut += no_nearer(fitting, place)
     assert 0 < len(fitting) < len(legal)  # memory binds, or the test would not see a wrong verdict
     times = [plan.step_time_s for plan in found.best]
     different = [t for t, _, _ in once([row for row in fitting if row not in cut])]
@@ -214,7 +245,7 @@ def test_search_equals_brute_force(case):
     best = told.plans[0].seconds
     within = [s for t, _, s in fitting if t <= fitting[0][0] * (1 + BAND)]
     simulated = step_times(model, place, WORK, within, profile)
-    assert (told.plans[0].strategy in within) == (case != "sparse")
+    assert (told.plans[0].strategy in within) == (case not in ("sparse", "stages inside"))
     if told.plans[0].strategy in within:
         assert best == pytest.approx(simulated.min(), rel=1e-9)
     else:
@@ -258,10 +289,11 @@ def test_nothing_fits_names_the_smallest_overshoot():
     group=st.sampled_from([1, 2, 4, 8]), size=st.sampled_from([1, 2]), sparse=st.booleans(),
     recompute=st.sampled_from(["none", "full"]), precision=st.sampled_from(["bf16", "fp8"]),
     schedule=st.sampled_from(["", "gpipe", "zb-1p", "zb-2p", "zb-v", "v-min", "dualpipe", "dualpipev"]),
+    order=st.sampled_from(ALL),
 )  # fmt: skip
 @settings(max_examples=150, deadline=None)
 def test_bounds_never_pass_the_model(
-    tp, pp, cp, vpp, ep, zero, group, size, sparse, recompute, precision, schedule
+    tp, pp, cp, vpp, ep, zero, group, size, sparse, recompute, precision, schedule, order
 ):
     place = cluster(64, 70.0)
     profile = load(None, place.chip)
@@ -282,6 +314,13 @@ def test_bounds_never_pass_the_model(
     own = seconds_of(layer_table(model, place, work, strategy, profile, shapes))
     assert modelled <= own * (1 + 1e-12)
     assert at_peak <= modelled
+    alone = float(busy_seconds(prices.under(place, ALONE), strategy)[0])
+    assert alone <= modelled * (1 + 1e-12)
+    otherwise = replace(strategy, placement=order)
+    if not any(d.severity == "error" for d in checks.run(model, place, work, otherwise)):
+        elsewhere = evaluate(model, place, work, otherwise, profile)
+        assert time_floor(alone, work, strategy) <= elsewhere.step_time_s * (1 + 1e-12)
+        assert elsewhere.peak_bytes == pytest.approx(found.peak_bytes, rel=1e-12)
     assert time_floor(modelled, work, strategy) <= found.step_time_s * (1 + 1e-12)
     assert time_floor(own, work, strategy) <= found.step_time_s * (1 + 1e-12)
     if pp == 1 and zero == 0 and strategy.dp * cp == 1:  # nothing but the microbatches and the optimizer

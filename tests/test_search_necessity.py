@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from meshwright import api
+from meshwright.search.ranking import TIED
 
 # Of a space that has all it takes: what is fixed here never won, or changes nothing in these jobs.
 NARROW: dict[str, Any] = {"zero_group": "all", "cp_method": "ring"}
@@ -20,13 +22,17 @@ def loss(model: str, on: str, **given: Any) -> float:
     return need.loss_percent
 
 
-def test_it_falls_with_the_fast_domain() -> None:
+@pytest.mark.parametrize("placement", ["tp,cp,dp,pp", "any"])
+def test_it_falls_with_the_fast_domain(placement: str) -> None:
+    """In any order a domain of 256 holds a whole pipeline, whose sends are then as quick as those of the plan
+    without one: of two plans that the model cannot tell apart the one gains on the other."""
     losses = [
-        loss("llama-3.1-405b", "1024xh100", seq_len="8k", global_batch_size=256,
+        loss("llama-3.1-405b", "1024xh100", seq_len="8k", global_batch_size=256, placement=placement,
              overrides={"scale_up_size": size}, **NARROW)
         for size in (8, 16, 64, 256)
     ]  # fmt: skip
-    assert losses == sorted(losses, reverse=True)
+    least = 100.0 * TIED if placement == "any" else 0.0
+    assert all(wider <= max(loss, least) for loss, wider in pairwise(losses))
     assert losses[0] > losses[-1] + 1.0
 
 

@@ -12,8 +12,8 @@ from meshwright.cost.schedule import load
 from meshwright.cost.schedule.actions import ranks_fault
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
-from meshwright.strategy.placement import AXES, ranks_inside_pipeline
-from meshwright.strategy.records import Strategy
+from meshwright.strategy.placement import ranks_inside_pipeline
+from meshwright.strategy.records import AXES, Strategy
 from meshwright.strategy.stages import V_SHAPED, layout_fault, most_virtual_stages
 from meshwright.work import Work
 

@@ -58,6 +58,11 @@ class Candidates:
         self._axes: dict[str, Axis] = {}
         self._combined: dict[tuple[str, ...], Distinct] = {}
 
+    @property
+    def orders(self) -> tuple[str, ...]:
+        """The field that holds the order of their axes, where they differ in it."""
+        return ("placement",) if "placement" in self.fields else ()
+
     def axis(self, name: str) -> Axis:
         """The distinct values of a field."""
         if name not in self._axes:

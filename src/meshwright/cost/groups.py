@@ -23,7 +23,7 @@ from meshwright.cost.states import host_step_seconds, state_copies, update_bytes
 from meshwright.hardware.records import Cluster
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import parse as parse_offload
-from meshwright.strategy.placement import Span, spans
+from meshwright.strategy.placement import Span, spans, stages_outermost
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -136,9 +136,9 @@ def groups(
     """The exchanges of the candidates of `strategy`; arrays of `profile` have an axis for classes."""
     s = strategy
     many.add("pair", where.pair)
-    if numbers_vary(profile) or many.n <= _FEW or s.placement[-1] != "pp":
+    if numbers_vary(profile) or many.n <= _FEW or not stages_outermost(s.placement):
         find = many.all if numbers_vary(profile) else many.distinct
-        layouts = find("pair", "dp", "tp", "cp", "zero_group", "ep", "etp")
+        layouts = find("pair", "dp", "tp", "cp", "zero_group", "ep", "etp", *many.orders)
         held = Stages(dense=_dense(lines, layouts), expert=_expert(lines, layouts))
         return Groups(
             (_side(cluster, work, _strategy(s, lines, layouts), profile, held, layouts, {}, trained),)

@@ -180,9 +180,7 @@ def priced(
     options: frozenset[str],
 ) -> Iterator[Price]:
     """Each operation with what it takes: the exposed seconds of a message, the passes of any other."""
-    if options & COMPILED and not profile.framework.compiled:
-        numbers = {**profile.numbers, "traffic": when_compiled(profile.numbers["traffic"])}
-        profile = replace(profile, numbers=numbers)
+    profile = _of_run(profile, options)
     for op in ops:
         if isinstance(op, Message):
             yield op, exposed(op, spans, chip, profile, options)
@@ -194,6 +192,23 @@ def priced(
                 cost, forward=cost.forward + forward, backward_input=cost.backward_input + backward
             )
         yield op, started(cost, chip)
+
+
+def sent_anew(
+    prices: Iterable[Price], spans: dict[str, Span], chip: Chip, profile: Profile, options: frozenset[str]
+) -> Iterator[Price]:
+    """The same operations with ranks placed otherwise: only messages take another time."""
+    profile = _of_run(profile, options)
+    for op, price in prices:
+        yield op, exposed(op, spans, chip, profile, options) if isinstance(op, Message) else price
+
+
+def _of_run(profile: Profile, options: frozenset[str]) -> Profile:
+    """The profile, with what traffic a compiler leaves where a run compiles and the framework does not."""
+    if not options & COMPILED or profile.framework.compiled:
+        return profile
+    numbers = {**profile.numbers, "traffic": when_compiled(profile.numbers["traffic"])}
+    return replace(profile, numbers=numbers)
 
 
 def written_plainly(op: Stream, profile: Profile, options: frozenset[str]) -> bool:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from meshwright.cost import schedule
 from meshwright.cost.adapters import adapted_products, plain_adapters
 from meshwright.cost.distinct import Axis, Candidates, Distinct, Short, Values, axis, picked
-from meshwright.cost.layer import COMPILED, NO_OFFLOAD, LayerCost, Price, priced, summed
+from meshwright.cost.layer import COMPILED, NO_OFFLOAD, LayerCost, Price, priced, sent_anew, summed
 from meshwright.cost.layers import ends, is_hybrid, operations, shared_operations
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
 from meshwright.hardware.records import Chip, Cluster
@@ -28,7 +28,7 @@ from meshwright.profiles.records import Number, Profile
 from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.offload import Offload
 from meshwright.strategy.offload import parse as parse_offload
-from meshwright.strategy.placement import Span, spans
+from meshwright.strategy.placement import ALONE, Span, numbered, spans, stages_outermost
 from meshwright.strategy.recompute import Recompute, parse
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
@@ -222,10 +222,21 @@ class LayerPrices:
     profile: Profile  # with the axes of the grid
     options: frozenset[str]
     _made: dict[tuple[str, str], LayerTable] = field(default_factory=dict)
+    _ends: dict[str, tuple[LayerCost, dict[str, Any]]] = field(default_factory=dict)
 
     def placed(self, places: Places) -> LayerPrices:
         """The same for candidates in other places of the grid."""
         return replace(self, grid=replace(self.grid, places=places))
+
+    def under(self, cluster: Cluster, placement: Any) -> LayerPrices:
+        """The same with ranks in another order, along the same dimensions."""
+        on_grid = replace(self.on_grid, placement=placement)
+        reach, others = _reach(cluster, on_grid), (self.chip, self.profile, self.options)
+        columns = tuple(
+            (name, partial(sent_anew, tuple(prices()), reach, *others), is_layer, times)
+            for name, prices, is_layer, times in self.columns
+        )
+        return replace(self, on_grid=on_grid, columns=columns, _made={}, _ends={})
 
     def table(self, strategy: Strategy) -> LayerTable:
         """The layers under the recompute and offload words of `strategy`."""
@@ -235,25 +246,20 @@ class LayerPrices:
         return replace(self._made[words], grid=self.grid)
 
     def _table(self, strategy: Strategy) -> LayerTable:
-        recompute, size = parse(strategy.recompute), self.grid.size
-        share = _whole_share(self.n_layers, recompute, self.on_grid)
+        size = self.grid.size
         rows: dict[str, LayerCost] = {}
         sums: dict[str, list[Any]] = {name: [] for name in SUMS}
         whole: dict[str, Any] = dict.fromkeys(WHOLE, 0.0)
         for name, prices, is_layer, times in self.columns:
-            again = share if is_layer else 0.0
-            word = recompute if is_layer else parse("none")
-            offload = parse_offload(strategy.offload) if is_layer else NO_OFFLOAD
-            parts = [
-                (part, self._row(prices(), word, offload, whole=is_whole))
-                for part, is_whole in ((1.0 - again, False), (again, True))
-                if np.ndim(part) or part > 0.0
-            ]
-            rows[name] = parts[0][1]
-            for key, fields in SUMS.items():
-                total: Any = 0.0
-                for part, row in parts:
-                    total = total + part * sum(getattr(row, field) for field in fields)
+            if is_layer:
+                rows[name], totals = self._column(
+                    prices, parse(strategy.recompute), parse_offload(strategy.offload)
+                )
+            else:  # no word speaks of these
+                if name not in self._ends:
+                    self._ends[name] = self._column(prices, parse("none"), NO_OFFLOAD)
+                rows[name], totals = self._ends[name]
+            for key, total in totals.items():
                 if key in whole:
                     whole[key] = whole[key] + times * total
                 if name != "mtp":
@@ -264,6 +270,22 @@ class LayerPrices:
         every_layer = {key: _sum(total, size) for key, total in whole.items()}
         columns_of = {key: tuple(_sum(total, size) for total in totals) for key, totals in sums.items()}
         return LayerTable(self.grid, columns_of, every_layer, rows)
+
+    def _column(
+        self, prices: Callable[[], Iterable[Price]], word: Recompute, offload: Offload
+    ) -> tuple[LayerCost, dict[str, Any]]:
+        """The record of a layer, as it is where only some are recomputed whole, and all `SUMS` of it."""
+        again = _whole_share(self.n_layers, word, self.on_grid)
+        parts = [
+            (part, self._row(prices(), word, offload, whole=is_whole))
+            for part, is_whole in ((1.0 - again, False), (again, True))
+            if np.ndim(part) or part > 0.0
+        ]
+        totals = {
+            key: added(part * added(getattr(row, field) for field in fields) for part, row in parts)
+            for key, fields in SUMS.items()
+        }
+        return parts[0][1], totals
 
     def _row(self, prices: Iterable[Price], word: Recompute, offload: Offload, *, whole: bool) -> LayerCost:
         row = summed(prices, self.chip, self.profile, word, self.options, offload, whole=whole)
@@ -371,7 +393,9 @@ def numbers_vary(profile: Profile) -> bool:
 
 def candidates(strategy: Strategy, n: int) -> Candidates:
     """The degrees of the n candidates of `strategy`."""
-    names = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "zero_group", "microbatch_size")
+    names = ["dp", "tp", "pp", "vpp", "cp", "ep", "etp", "zero_group", "microbatch_size"]
+    if isinstance(strategy.placement, np.ndarray):
+        names.append("placement")
     return Candidates({name: getattr(strategy, name) for name in names}, n)
 
 
@@ -383,7 +407,7 @@ def _grid(
     if numbers_vary(profile) or np.ndim(work.seq_len):
         return _points(many.all(*own))
     if not stage_blind(strategy):
-        return _points(many.distinct(*own))
+        return _points(many.distinct(*own, *many.orders))
     experts = many.distinct("ep", "etp")
     pp = many.axis("pp") if by_stage else Axis(np.ones(1, np.int64), np.zeros(0, np.int64))
     if every:
@@ -445,8 +469,12 @@ def shape_on(work: Work, strategy: Strategy, tokens: Any) -> Shape:
 
 
 def stage_blind(strategy: Strategy) -> bool:
-    """Whether dp and pp move no axis that a layer sends over: tp and cp innermost, stages outermost."""
-    return strategy.placement[:2] == ("tp", "cp") and strategy.placement[-1] == "pp"
+    """Whether dp and pp move no axis that a layer sends over: tp and cp innermost, stages outermost, or each
+    as though it were alone."""
+    order = strategy.placement
+    if numbered(order):
+        return order is ALONE
+    return bool(order[:2] == ("tp", "cp")) and stages_outermost(order)
 
 
 def _reach(cluster: Cluster, on_grid: Strategy) -> dict[str, Span]:

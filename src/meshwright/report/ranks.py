@@ -14,9 +14,9 @@ from meshwright.model.records import Model
 from meshwright.report import as_json
 from meshwright.report.records import Because
 from meshwright.strategy import stages
-from meshwright.strategy.placement import AXES, Span, spans
+from meshwright.strategy.placement import Span, spans
 from meshwright.strategy.ranks import COORDINATES, Group, coordinates, members, survey
-from meshwright.strategy.records import Strategy
+from meshwright.strategy.records import AXES, Strategy
 from meshwright.work import Work
 
 IN_FULL = 256  # ranks up to which the object lists every rank and every group by itself

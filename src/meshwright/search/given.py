@@ -12,9 +12,8 @@ from meshwright.cost.schedule import names as schedules
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.offload import parse as parse_offload
-from meshwright.strategy.placement import AXES
 from meshwright.strategy.recompute import parse
-from meshwright.strategy.records import CpMethod, MoeBalance, Optimizer, Strategy
+from meshwright.strategy.records import AXES, CpMethod, MoeBalance, Optimizer, Strategy
 
 MOST = 10**7  # no cluster and no batch has more of anything
 

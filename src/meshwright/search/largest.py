@@ -26,7 +26,7 @@ from meshwright.search.ranking import Candidate
 from meshwright.search.rerank import searches
 from meshwright.search.scan import scan
 from meshwright.search.space import build
-from meshwright.strategy.records import Strategy
+from meshwright.strategy.records import AXES, Strategy
 
 Quantity = Literal["seq_len", "microbatch_size", "n_layers", "global_batch"]
 QUANTITIES: tuple[str, ...] = get_args(Quantity)
@@ -39,7 +39,8 @@ MOST_LAYERS = 16_384
 # The largest batch of a published run, tokens a step (MiniMax-01, arXiv:2501.08313, January 2025: 16 M,
 # doubled to 128 M on the way). Where memory does not bind, a larger one is no question of fitting.
 MOST_BATCH_TOKENS = 128 * 2**20
-ROOMY = {"recompute": "full", "vpp": 1}  # where something fits, it mostly fits with these
+# Where something fits, it mostly fits with these; what fits in one order of the axes fits in all.
+ROOMY = {"recompute": "full", "vpp": 1, "placement": AXES}
 
 
 @dataclass(frozen=True, slots=True)

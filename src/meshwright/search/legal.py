@@ -40,31 +40,35 @@ class Legal:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Legal strategies, words apart: places of their block, vpp, experts and size in the space, each [n]."""
+    """Legal strategies, words apart: places of their block, vpp, experts and size in the space, each [n], and
+    of their order in `ORDERS` where it is not the one of their words."""
 
     block: IntArray
     vpp: IntArray
     experts: IntArray
     size: IntArray
+    order: IntArray | None = None
 
     def __len__(self) -> int:
         return len(self.block)
 
     def at(self, part: Any) -> Rows:
         """Some of them."""
-        return Rows(self.block[part], self.vpp[part], self.experts[part], self.size[part])
+        order = None if self.order is None else self.order[part]
+        return Rows(self.block[part], self.vpp[part], self.experts[part], self.size[part], order)
 
     def degrees(self, space: Space) -> dict[str, IntArray]:
         """Their degrees."""
         found = {name: column[self.block] for name, column in space.blocks.items()}
         found |= {"vpp": space.vpp[self.vpp], "microbatch_size": space.sizes[self.size]}
-        return found | {"ep": space.ep[self.experts], "etp": space.etp[self.experts]}
+        found |= {"ep": space.ep[self.experts], "etp": space.etp[self.experts]}
+        return found if self.order is None else found | {"placement": self.order}
 
 
 def joined(several: list[Rows]) -> Rows:
     """All rows of several in one."""
-    columns = [[getattr(one, f.name) for one in several] for f in fields(Rows)]
-    return Rows(*(np.concatenate(column) for column in columns))
+    names = [f.name for f in fields(Rows) if getattr(several[0], f.name) is not None]
+    return Rows(**{name: np.concatenate([getattr(one, name) for one in several]) for name in names})
 
 
 def legal(request: Request, space: Space, words: Words) -> Legal:

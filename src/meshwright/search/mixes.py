@@ -12,7 +12,7 @@ from meshwright.search.ranking import Candidate
 from meshwright.search.scan import scan
 from meshwright.search.space import build
 from meshwright.search.words import recipes
-from meshwright.strategy.records import Strategy
+from meshwright.strategy.records import AXES, Strategy
 
 _BITS = 15  # a degree is below 2^15; four of them fill a whole number
 
@@ -61,8 +61,9 @@ def mixes(request: Request, slack: float) -> Mixes:
 
 
 def recipe_words(request: Request) -> dict[str, tuple[str, ...]]:
-    """What the framework's recipes recompute, and nothing on the host: a rule of thumb is for plain runs."""
-    return {"recompute": recipes(request.model, request.profile), "offload": ("none",)}
+    """What the framework's recipes recompute, nothing on the host, the usual order of axes: a rule of thumb
+    is for plain runs."""
+    return {"recompute": recipes(request.model, request.profile), "offload": ("none",), "placement": AXES}
 
 
 def _kind(strategy: Strategy) -> Any:

@@ -16,6 +16,7 @@ from meshwright.cost.step import evaluate
 from meshwright.cost.tables import shared
 from meshwright.search.bounds import Request
 from meshwright.search.ranking import NUMBERS, Candidate, axes_used
+from meshwright.strategy.placement import numbered
 from meshwright.strategy.records import Strategy
 
 FloatArray = npt.NDArray[np.float64]
@@ -126,7 +127,7 @@ def pool_of(several: Iterable[tuple[Strategy, Times]]) -> tuple[Pool, Times]:
     """The pool of strategies in arrays of degrees, those of the same words put together, and their times."""
     by_words: dict[tuple[Any, ...], dict[tuple[Any, ...], list[tuple[Strategy, Times]]]] = {}
     for one, times in several:
-        words = {f.name: getattr(one, f.name) for f in fields(one) if f.name not in NUMBERS}
+        words = {f.name: getattr(one, f.name) for f in fields(one) if f.name not in _columns(one)}
         own = tuple(words.pop(name) for name in _OWN)
         by_words.setdefault(tuple(words.values()), {}).setdefault(own, []).append((one, times))
     alike = [[groups[own] for own in sorted(groups)] for groups in by_words.values()]
@@ -140,6 +141,11 @@ def _joined(alike: Sequence[Strategy]) -> Strategy:
     """The degrees of several in one array each, under the words of the first."""
     columns: dict[str, Any] = {
         name: np.concatenate([np.broadcast_to(getattr(s, name), np.shape(s.dp)) for s in alike])
-        for name in NUMBERS
+        for name in _columns(alike[0])
     }
     return replace(alike[0], **columns)
+
+
+def _columns(one: Strategy) -> tuple[str, ...]:
+    """The fields that differ among strategies of the same words."""
+    return (*NUMBERS, "placement") if numbered(one.placement) else NUMBERS

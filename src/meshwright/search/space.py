@@ -25,8 +25,8 @@ from meshwright.search.derive import group_size
 from meshwright.search.given import Between, read_choices
 from meshwright.search.words import chosen, left, unpiped
 from meshwright.strategy.offload import parse as parse_offload
-from meshwright.strategy.placement import AXES
-from meshwright.strategy.records import Strategy
+from meshwright.strategy.placement import stages_outermost
+from meshwright.strategy.records import AXES, ORDERS, Strategy
 from meshwright.strategy.stages import most_virtual_stages
 from meshwright.strategy.targets import Target, spelled
 from meshwright.work import Work
@@ -106,9 +106,18 @@ class Space:
         shown = {name: tuple(_shown(v) for v in values) for name, values in self.words.items()}
         return numbers | shown
 
+    @property
+    def other_orders(self) -> tuple[int, ...]:
+        """Places in `ORDERS` of the placements that are tried beside the first; those are words of their own
+        where the first has no pipeline outermost, so that what breaks no rule in them may break one in it."""
+        first, *others = self.words["placement"]
+        return tuple(ORDERS.index(order) for order in others) if stages_outermost(first) else ()
+
     def layer_words(self) -> Iterator[Words]:
         """Words that layers look at, the recompute word apart, under the first of the others."""
         w = self.words
+        if self.other_orders:
+            w = w | {"placement": w["placement"][:1]}
         constants = [tuple(zip(CONSTANT_FIELDS, v)) for v in product(*(w[f] for f in CONSTANT_FIELDS))]
         offloads = {parse_offload(word).of_layers: word for word in reversed(w["offload"])}
         first = [word for word in w["offload"] if word in offloads.values()]
@@ -153,7 +162,7 @@ class Space:
             kept = kept & (d["pp"] == 1)
         own = dict(words.constant)["placement"]
         for earlier in w["placement"][: w["placement"].index(own)]:
-            kept = kept & ~_same_order(own, earlier, d)
+            kept = kept & ~same_order(own, earlier, d)
         return np.asarray(kept, bool)
 
     def group_sizes(self, words: Words, cluster: Cluster) -> tuple[IntArray, Mask]:
@@ -172,7 +181,7 @@ class Space:
 
     def strategy(self, words: Words, degrees: Mapping[str, Any], groups: Any) -> Strategy:
         """The strategies of some `degrees` under `words`."""
-        values = dict(degrees) | dict(words.constant)
+        values = dict(words.constant) | dict(degrees)
         values |= {f: getattr(words, f) for f in WORD_FIELDS}
         return Strategy(zero_group=groups, **values)
 
@@ -216,7 +225,7 @@ def _shown(value: Any) -> Any:
     return spelled(value) if isinstance(value, tuple) else value
 
 
-def _same_order(one: tuple[str, ...], other: tuple[str, ...], degrees: Mapping[str, IntArray]) -> Mask:
+def same_order(one: tuple[str, ...], other: tuple[str, ...], degrees: Mapping[str, IntArray]) -> Mask:
     """Where two orders of axes place the same ranks alike: the axes they swap have one rank."""
     same = np.ones_like(degrees["dp"], bool)
     for i, a in enumerate(AXES):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import permutations
 from typing import Any, get_args
 
 from meshwright.checks.advice import present_modules
@@ -12,9 +11,9 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.search.derive import bare_selective
 from meshwright.search.given import ANY, DISPATCHERS, GROUPS, Between
-from meshwright.strategy.placement import AXES
+from meshwright.strategy.placement import stages_outermost
 from meshwright.strategy.recompute import parse, spell
-from meshwright.strategy.records import RECOMPUTE_MODULES, CpMethod, MoeBalance, Optimizer
+from meshwright.strategy.records import ORDERS, RECOMPUTE_MODULES, CpMethod, MoeBalance, Optimizer
 from meshwright.strategy.targets import Target
 from meshwright.work import Work
 
@@ -25,7 +24,6 @@ PLAIN = "1f1b"
 LEFT = {
     "schedule": "what the framework's own pipeline runs; any: all ten",
     "offload": "host memory is a last resort; any: parameters, activations and experts too",
-    "placement": "tensor-parallel traffic innermost, pipeline outermost; any: all orders of the axes",
     "optimizer": "it decides what is trained, not where",
     "finetune": "it decides what is trained, not where",
     "moe_balance": "it decides how experts are trained, not where",
@@ -56,14 +54,13 @@ def usual(model: Model, work: Work, profile: Profile) -> Values:
         "zero": (1, 0, 2, 3),
         "zero_group": ("all", "domain", "node"),
         "offload": ("none", "optimizer"),
-        "placement": (AXES,),
+        "placement": ORDERS,
         "recompute": recomputes(model, profile),
     }
 
 
 def every(model: Model, profile: Profile) -> Values:
     """Every word of each field, for one that is asked for with `any`."""
-    orders = [AXES, *(order for order in permutations(AXES) if order != AXES)]
     return {
         "schedule": ("1f1b", *(s for s in schedules() if s != "1f1b")),
         "sp": (True, False),
@@ -74,7 +71,7 @@ def every(model: Model, profile: Profile) -> Values:
         "optimizer": get_args(Optimizer),
         "dispatcher": DISPATCHERS,
         "moe_balance": get_args(MoeBalance),
-        "placement": tuple(orders),
+        "placement": ORDERS,
     }
 
 
@@ -133,6 +130,8 @@ def chosen(
                 numbers[name] = tuple(v for v in target.fields[name] if wanted is None or within(v, wanted))
     if unpiped(choices, profile, target) and PLAIN not in words["schedule"]:
         words["schedule"] = (PLAIN, *words["schedule"])
+    # The others are compared with one that breaks no rule which they keep.
+    words["placement"] = tuple(sorted(words["placement"], key=lambda order: not stages_outermost(order)))
     return words, numbers
 
 

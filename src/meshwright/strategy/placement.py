@@ -2,22 +2,23 @@
 
 Ranks are numbered with the first axis of `Strategy.placement` fastest, so a group of degree d whose inner
 axes multiply to t holds the ranks r, r + t, ..., r + (d - 1) t. Domains are blocks of consecutive ranks. One
-pure function turns that into what collectives need, for one strategy or for arrays of degrees.
+pure function turns that into what collectives need, for one strategy or for arrays of degrees and of orders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from meshwright.errors import Diagnostic, InputError
 from meshwright.hardware.records import Cluster, LinkKind
-from meshwright.strategy.records import Num, Strategy
+from meshwright.strategy.records import AXES, ORDERS, Num, Strategy
 
-AXES = ("tp", "cp", "dp", "pp")
+ALONE = len(ORDERS)  # in place of an order: each group as though no other took the best places from it
+_POSITIONS = np.array([[order.index(axis) for axis in AXES] for order in ORDERS])  # [orders, axes]
 Pieces = tuple[tuple[Any, Any], ...]  # (stride, degree), innermost first
 
 
@@ -49,7 +50,8 @@ def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
     `edp` are the copies of one expert (dp cp tp / (ep etp)), `data` is dp x cp, `shard` the inner
     `zero_group` ranks of it and `replica` the rest (`expert_shard`, `expert_replica`: of edp). Experts lie
     etp, ep, edp from the inside, in place of the attention axes of one stage. Degrees may be arrays; assumes
-    a legal strategy (products that fit).
+    a legal strategy (products that fit). Under `ALONE` no group has less than any order gives it, so what is
+    made of that is a floor under all orders.
 
     **Assumes** on a torus, that the ranks fill its axes in the order given.
 
@@ -58,25 +60,44 @@ def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
     >>> [(n, int(s[n].degree), int(s[n].local), int(s[n].remote)) for n in ("tp", "dp", "pp")]
     [('tp', 4, 4, 1), ('dp', 4, 2, 2), ('pp', 4, 1, 4)]
     """
+    if strategy.placement is ALONE:
+        own = groups(replace(strategy, placement=AXES))
+        return {name: _alone(cluster, pieces, _least_stride(name, strategy)) for name, pieces in own.items()}
     return {name: _span(cluster, pieces) for name, pieces in groups(strategy).items()}
+
+
+def numbered(placement: Any) -> bool:
+    """Whether orders are given as places in `ORDERS`."""
+    return not isinstance(placement, tuple)
+
+
+def stages_outermost(placement: Any) -> bool:
+    """Whether the pipeline is the outermost axis of every strategy with this placement."""
+    return not numbered(placement) and bool(placement[-1] == "pp")
 
 
 def groups(strategy: Strategy) -> dict[str, Pieces]:
     """Every group as (stride, degree) pieces, innermost first; a group of two axes has two pieces."""
-    order = _order(strategy.placement)
+    at = _positions(strategy.placement)
     degrees = {axis: _whole(getattr(strategy, axis)) for axis in AXES}
     strides: dict[str, Any] = {}
-    stride: Any = 1
-    for axis in order:
-        strides[axis] = stride
-        stride = stride * degrees[axis]
+    for axis in AXES:
+        strides[axis] = 1
+        for other in AXES:
+            if other != axis:
+                strides[axis] = strides[axis] * _where(at[other] < at[axis], degrees[other], 1)
     attention = {axis: ((strides[axis], degrees[axis]),) for axis in AXES}
-    inner, outer = (axis for axis in order if axis in ("dp", "cp"))
-    data: Pieces = ((strides[inner], degrees[inner]), (strides[outer], degrees[outer]))
-    if order.index(outer) == order.index(inner) + 1:  # side by side they are one run of ranks
-        data = ((strides[inner], degrees[inner] * degrees[outer]),)
+    swapped = at["dp"] < at["cp"]
+    (inner, within), (outer, beyond) = (
+        (_where(swapped, strides[one], strides[other]), _where(swapped, degrees[one], degrees[other]))
+        for one, other in (("dp", "cp"), ("cp", "dp"))
+    )
+    beside = abs(at["dp"] - at["cp"]) == 1  # side by side they are one run of ranks
+    data: Pieces = ((inner, _where(beside, within * beyond, within)),)
+    if beside is not True:
+        data = (*data, (outer, _where(beside, 1, beyond)))
     shard, replica = _split(data, _whole(strategy.zero_group))
-    experts = _experts(strategy, order, degrees)
+    experts = _experts(strategy, degrees, strides["pp"])
     # The ranks that share one copy of the optimizer state, counted in copies of an expert.
     copies = (
         _whole(strategy.zero_group)
@@ -93,6 +114,21 @@ def groups(strategy: Strategy) -> dict[str, Pieces]:
         "shard": shard,
         "replica": replica,
     }
+
+
+def _positions(placement: Any) -> dict[str, Any]:
+    """How many axes lie inside each axis: plain numbers, or arrays over many orders."""
+    if not numbered(placement):
+        order = _order(placement)
+        return {axis: order.index(axis) for axis in AXES}
+    return {axis: _POSITIONS[:, i].take(placement) for i, axis in enumerate(AXES)}
+
+
+def _where(chosen: Any, one: Any, other: Any) -> Any:
+    """`one` where `chosen`, which may be plain, else `other`."""
+    if isinstance(chosen, bool):
+        return one if chosen else other
+    return np.where(chosen, one, other)
 
 
 def _order(placement: Iterable[str]) -> tuple[str, ...]:
@@ -131,7 +167,7 @@ def _split(pieces: Pieces, size: Any) -> tuple[Pieces, Pieces]:
     return tuple(inner), tuple(outer)
 
 
-def _experts(strategy: Strategy, order: tuple[str, ...], degrees: dict[str, Any]) -> dict[str, Pieces]:
+def _experts(strategy: Strategy, degrees: dict[str, Any], inside: Any) -> dict[str, Pieces]:
     """etp, ep, edp over the ranks of one stage. Where pp lies among them, what is outside of it strides over
     it, and an axis that begins inside has two pieces: (t, inside / t) and the rest.
 
@@ -139,11 +175,10 @@ def _experts(strategy: Strategy, order: tuple[str, ...], degrees: dict[str, Any]
     """
     etp, ep = _whole(strategy.etp), _whole(strategy.ep)
     stage = degrees["tp"] * degrees["cp"] * degrees["dp"]
-    inside = ranks_inside_pipeline(order, degrees)
     found: dict[str, Pieces] = {}
     stride: Any = np.asarray(1)
     for name, degree in (("etp", etp), ("ep", ep), ("edp", np.maximum(stage // (ep * etp), 1))):
-        if order[-1] == "pp":
+        if stages_outermost(strategy.placement):
             found[name] = ((stride, degree),)
         else:
             near = np.gcd(np.maximum(inside // stride, 1), degree)
@@ -210,6 +245,38 @@ def _span(cluster: Cluster, pieces: Pieces) -> Span:
         link_kind=chip.link_kind,
         in_switch_reduction=chip.in_switch_reduction,
     )
+
+
+def _least_stride(name: str, strategy: Strategy) -> Any:
+    """Ranks between two neighbours of a group under any order at least: experts lie outside of etp."""
+    etp = _whole(strategy.etp)
+    if name == "ep":
+        return etp
+    return etp * _whole(strategy.ep) if name in ("edp", "expert_shard", "expert_replica") else 1
+
+
+def _alone(cluster: Cluster, pieces: Pieces, stride: Any) -> Span:
+    """The best that any order can give a group: as many ranks in a domain as it holds `stride` apart, and on
+    a torus or a mesh all links of a chip."""
+    degree: Any = 1
+    for _, count in pieces:
+        degree = degree * count
+    local = np.minimum(degree, np.maximum(cluster.scale_up_size // stride, 1))
+    usual = _span(cluster, ((1, degree),))
+    link = cluster.link_bytes_s
+    most: dict[str, Any] = {}
+    if cluster.torus:
+        ways = [2 if closes and n > 2 else 1 for n, closes in zip(cluster.torus, cluster.wraps) if n > 1]
+        most = {
+            "local_bytes_s": max(sum(ways), 1) * link,
+            "exchange_bytes_s": 4.0 * link,
+            "direct_bytes_s": link,
+        }
+        usual = replace(usual, hops=1.0, **most)
+    elif cluster.chip.fabric == "mesh":
+        most = dict.fromkeys(("local_bytes_s", "exchange_bytes_s"), cluster.scale_up_size * link)
+        usual = replace(usual, **most)
+    return replace(usual, local=local, remote=degree / local)
 
 
 def _torus_rates(cluster: Cluster, pieces: list[tuple[Any, Any]], local: Any) -> tuple[Any, Any, Any, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
+from itertools import permutations
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,10 @@ RECOMPUTE_MODULES = (
 
 DEGREES = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp")
 
+AXES = ("tp", "cp", "dp", "pp")
+# All orders, the usual one first: tensor-parallel traffic innermost, the pipeline outermost.
+ORDERS = (AXES, *(order for order in permutations(AXES) if order != AXES))
+
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
@@ -35,7 +40,8 @@ class Strategy:
     state is spread over (it divides dp * cp). `layers_per_stage` lists decoder layers of each virtual stage
     in order (stage 0's first chunk, stage 1's first chunk, ..., stage 0's second chunk, ...); None splits
     evenly, embedding and head counted as work.
-    `placement` orders the axes from the fastest network outwards.
+    `placement` orders the axes from the fastest network outwards; many orders at once are an array of their
+    places in `ORDERS`.
     """
 
     dp: Num
@@ -57,12 +63,15 @@ class Strategy:
     offload: str = "none"  # none | activations | activations:N | experts | optimizer | params, joined by +
     dispatcher: Literal["all-to-all", "deep-ep", "hybrid-ep", "all-gather"] = "all-to-all"
     moe_balance: MoeBalance = "microbatch"
-    placement: tuple[str, ...] = ("tp", "cp", "dp", "pp")
+    placement: Any = AXES  # tuple[str, ...], or an array of whole numbers
     finetune: str = "none"  # none | lora:RANK | qlora:RANK | dpo | dpo+lora:RANK (more in the formats)
 
     def at(self, i: int) -> Strategy:
         """The strategy at index `i` where degrees are arrays, as plain numbers."""
-        return replace(self, **{name: column[i].item() for name, column in self._arrays().items()})
+        plain: dict[str, Any] = {name: column[i].item() for name, column in self._arrays().items()}
+        if "placement" in plain:
+            plain["placement"] = ORDERS[plain["placement"]]
+        return replace(self, **plain)
 
     def take(self, part: npt.NDArray[Any]) -> Strategy:
         """The strategies at the indices (or under the mask) `part` where degrees are arrays."""
