@@ -126,6 +126,10 @@ class StageBytes:
     states: FloatArray
     fragments: float
 
+    def at(self, part: Any) -> StageBytes:
+        """Those of some rows."""
+        return StageBytes(self.states[part], self.fragments)
+
     def least(self, saved: FloatArray | float) -> FloatArray:
         """Bytes that the fullest rank holds at least, [n]; the microbatches in flight keep `saved` [n, C]."""
         whole = self.states + (1.0 + self.fragments) * saved

@@ -93,27 +93,26 @@ def in_rounds(
     rounds: tuple[int, ...] = ROUNDS,
 ) -> None:
     """The strategies of some families whose steps take `floors` at least: the most promising in rounds."""
-    left: list[IntArray] = []
-    for family, floor in zip(families, floors):
-        near = np.flatnonzero(floor <= bars(found, space, family, limits).highest)
-        _count_slow(found, space, family, near)
-        left.append(near[np.argsort(floor[near])])
+    left = [np.arange(len(floor)) for floor in floors]
     for size in chain(rounds, repeat(rounds[-1])):
         parts = []
         for i, (family, floor) in enumerate(zip(families, floors)):
-            near = left[i][floor[left[i]] <= bars(found, space, family, limits).of(family, left[i])]
+            limit = bars(found, space, family, limits)
+            near = left[i][floor[left[i]] <= limit.highest]
+            near = near[floor[near] <= limit.of(family, near)]
             _count_slow(found, space, family, near, left[i])
-            parts.append(near[:size])
-            left[i] = near[size:]
+            order = np.argpartition(floor[near], size) if len(near) > size else np.arange(len(near))
+            parts.append(near[order[:size]])
+            left[i] = near[order[size:]]
         if not any(len(part) for part in parts):
             return
         _scan_round(request, space, families, parts, found, limits)
 
 
-def _count_slow(
-    found: Scan, space: Space, family: Family, kept: IntArray, rows: IntArray | slice = slice(None)
-) -> None:
+def _count_slow(found: Scan, space: Space, family: Family, kept: IntArray, rows: IntArray) -> None:
     """Count the strategies of some rows of the family that are not among the `kept` ones."""
+    if len(kept) == len(rows):
+        return
     cut = family.weight.take(family.pair[rows]).sum() - family.weight.take(family.pair[kept]).sum()
     found.bounded[NO_TIME] += int(cut) * len(space.words["recompute"])
 
@@ -159,18 +158,18 @@ def bars(found: Scan, space: Space, family: Family, limits: Limits) -> Bars:
 
 @dataclass(frozen=True, slots=True)
 class Hopeful:
-    """What is `chosen` of a round, each array [n] over its rows.
+    """What is `chosen` of a round, as `strategy` of n rows; `at` [n] are their places in the round's tables.
 
-    `at` are their places in the round's tables. `least` holds, for each recompute word, the bytes that the
-    fullest rank holds at least; where the step is too slow for the word anyway they are infinite. `known` are
-    tables of the strategies that were fast and light enough under some word when the round began, `place`
-    where a row stands among those (below 0: nowhere).
+    `open` has for each recompute word the rows that were fast and light enough when the round began, and the
+    bytes that the fullest rank of each holds at least. `known` are tables of those rows that are open under
+    some word, `place` [n] where a row stands among them.
     """
 
     chosen: Chosen
+    strategy: Strategy
     at: IntArray
     times: FloatArray
-    least: dict[str, FloatArray]
+    open: dict[str, tuple[IntArray, FloatArray]]
     known: Shared
     place: IntArray
 
@@ -221,23 +220,24 @@ def _scan_round(
     spared = Spared()
     for word in recomputes:
         for one in hopeful:
-            mine = one.chosen
-            needed = spared.left(r, mine, word)
-            floor = one.times * seconds[mine.hides, word][one.at]
-            words = replace(mine.words, recompute=word)
-            strategy = _strategies(space, words, degrees, one.at, mine.groups)
-            fast = np.flatnonzero(needed & (floor <= _threshold(found, strategy, limits)))
+            mine, (part, least) = one.chosen, one.open[word]
+            if not len(part):
+                continue
+            needed = spared.left(r, mine, word, part)
+            strategy = replace(one.strategy, recompute=word).take(part)
+            floor = one.times[part] * seconds[mine.hides, word][one.at[part]]
+            fast = needed & (floor <= _threshold(found, strategy, limits))
+            light = fast & ~_hopeless(found, least)
             found.bounded[NO_NEED] += int((~needed).sum())
-            found.bounded[NO_TIME] += int(needed.sum()) - len(fast)
-            hopeless = _hopeless(found, one.least[word][fast]) | (one.place[fast] < 0)
-            found.bounded[NO_MEMORY] += int(hopeless.sum())
-            rest = fast[~hopeless]
+            found.bounded[NO_TIME] += int((needed & ~fast).sum())
+            found.bounded[NO_MEMORY] += int((fast & ~light).sum())
+            rest = part[light]
             if not len(rest):
                 continue
             known = replace(
                 one.known.cut(one.place[rest]), layers=by_word[mine.hides, word].cut(one.at[rest])
             )
-            strategy = strategy.take(rest)
+            strategy = strategy.take(light)
             evaluation = evaluate(r.model, r.cluster, r.work, strategy, r.profile, known=known)
             fits = _absorb(found, strategy, evaluation, limits)
             if limits.keep is None:  # a pool is asked again where less fits
@@ -255,24 +255,30 @@ def _hopeful(
     found: Scan,
     limits: Limits,
 ) -> Hopeful:
-    """The chosen strategies with their floors of memory, and what those exchange that may still matter."""
+    """The chosen strategies that are not too slow or too heavy, and what they exchange; counts the rest."""
     r, n = request, len(at)
     known = tables.cut(at).laid(r.model, r.work, strategy, candidates(strategy, n))
     stages = stage_bytes(r, strategy, known)
-    least: dict[str, FloatArray] = {}
+    # Of recompute words only the plainest does without something.
+    limit = {plain: _threshold(found, replace(strategy, recompute=word), limits)
+             for plain, word in ((True, "none"), (False, "full"))}  # fmt: skip
+    open_: dict[str, tuple[IntArray, FloatArray]] = {}
     alive = np.zeros(n, bool)
     for word, (layers, seconds) in by_word.items():
-        own = replace(strategy, recompute=word)
-        fast = times * seconds[at] <= _threshold(found, own, limits)
-        saved = saved_bytes(replace(known, layers=layers.cut(at)))
-        least[word] = np.where(fast, stages.least(saved), np.inf)
-        alive |= fast & ~_hopeless(found, least[word])
+        fast = np.flatnonzero(times * seconds[at] <= limit[word == "none"])
+        own = replace(strategy, recompute=word).take(fast)
+        saved = saved_bytes(r, own, replace(known.cut(fast), layers=layers.cut(at[fast])))
+        least = stages.at(fast).least(saved)
+        light = ~_hopeless(found, least)
+        found.bounded[NO_TIME] += n - len(fast)
+        found.bounded[NO_MEMORY] += len(fast) - int(light.sum())
+        open_[word] = fast[light], least[light]
+        alive[fast[light]] = True
     few = np.flatnonzero(alive)
-    place = np.where(alive, np.cumsum(alive) - 1, -1)
     known = known.cut(few)
     if len(few):
         known = known.exchanging(r.model, r.cluster, r.work, strategy.take(few), r.profile)
-    return Hopeful(mine, at, times, least, known, place)
+    return Hopeful(mine, strategy, at, times, open_, known, np.cumsum(alive) - 1)
 
 
 def _that_may_fit(

@@ -45,14 +45,14 @@ class Spared:
         known = self.known.setdefault(self._key(mine), [])
         known.append((parse_recompute(recompute), mine.words.offload, fitting))
 
-    def left(self, request: Request, mine: Chosen, recompute: str) -> Mask:
-        """Which rows of `mine` do not fit under any words that recompute and offload no more, [n]."""
-        found = np.ones(len(mine.rows), bool)
+    def left(self, request: Request, mine: Chosen, recompute: str, rows: IntArray) -> Mask:
+        """Which of some rows of `mine` do not fit under any words that recompute and offload no more, [n]."""
+        found, places = np.ones(len(rows), bool), mine.places[rows]
         word, own = parse_recompute(recompute), mine.words
         slower = offload_is_slower(request, Strategy(dp=1, zero=own.zero, **dict(own.constant)))
         for less, offload, fitting in self.known.get(self._key(mine), ()):
             if word.redoes(less) and (offload == own.offload or (offload == "none" and slower)):
-                found &= ~fitting[mine.places]
+                found &= ~fitting[places]
         return found
 
     def _key(self, mine: Chosen) -> tuple[Any, ...]:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -166,19 +165,22 @@ def _times(request: Request, space: Space, words: Words) -> FloatArray:
 
 
 def _floors(
-    request: Request, space: Space, families: list[Family], limits: Limits, shapes: Shapes, placement: Any
+    request: Request,
+    space: Space,
+    families: list[Family],
+    limits: Limits,
+    busy: FloatArray | None,
+    shapes: Shapes,
 ) -> list[FloatArray]:
-    """Seconds that a step of each family's rows takes at least: nothing recomputed, so under any word."""
-    # Layers are quickest under a schedule that hides expert traffic, where there is one.
-    words = max(families, key=lambda family: load_schedule(family.words.schedule).JOINED).words
-    sound = placement is not ALONE or nearer_is_quicker(request.cluster, request.profile, words)
-    busy = shapes.seconds(words, placement) if sound else None
+    """Seconds that a step of each family's rows takes at least, nothing recomputed, so under any word: `busy`
+    a microbatch by cells of `shapes`; None: all arithmetic at the chip's peak."""
     if busy is not None:
         return [family.times * busy.take(shapes.cells(family.rows)) for family in families]
+    r = request
     return [
         family.times
         * busy_at_peak(
-            limits.flops, request.cluster, request.work, space.strategy(words, family.rows.degrees(space), 1)
+            limits.flops, r.cluster, r.work, space.strategy(family.words, family.rows.degrees(space), 1)
         )
         for family in families
     ]
@@ -194,27 +196,39 @@ def _scan_families(
 ) -> list[tuple[Family, FloatArray]]:
     """The strategies of some families with axes in the first order; what is left in all others: rows in the
     first one, with what a step takes at least under any."""
+    # Layers are quickest under a schedule that hides expert traffic, where there is one.
+    words = max(families, key=lambda family: load_schedule(family.words.schedule).JOINED).words
     shapes = Shapes(request, space, [family.rows for family in families])
-    own = dict(families[0].words.constant)["placement"]
-    in_rounds(request, space, families, _floors(request, space, families, limits, shapes, own), found, limits)
+    first = shapes.seconds(words, dict(words.constant)["placement"])
+    floors = _floors(request, space, families, limits, first, shapes)
+    in_rounds(request, space, families, floors, found, limits)
     if orders is None:
         return []
+    sound = nearer_is_quicker(request.cluster, request.profile, words)
+    alone = shapes.seconds(words, ALONE) if sound else None
+    share = 0.0 if alone is None or first is None else float((alone / first).min())
     left = []
-    for family, floor in zip(families, _floors(request, space, families, limits, shapes, ALONE)):
-        near = _near(found, space, family, floor, limits, orders)
-        left.append((family.at(near), floor[near]))
+    for family, floor in zip(families, floors):
+        able = np.flatnonzero(share * floor <= bars(found, space, family, limits).highest)
+        some = family.at(able)
+        (least,) = _floors(request, space, [some], limits, alone, shapes)
+        near = _near(found, space, some, least, limits)
+        _count_orders(found, space, family, orders, able[near])
+        left.append((some.at(near), least[near]))
     return left
 
 
-def _near(
-    found: Scan, space: Space, family: Family, floor: FloatArray, limits: Limits, orders: Orders
-) -> IntArray:
-    """Which rows are fast enough in other orders, perhaps; the others' strategies are counted."""
-    rows = family.rows
-    near = np.flatnonzero(floor <= bars(found, space, family, limits).of(family, np.arange(len(floor))))
-    many = orders.count(rows.block, rows.experts) * family.weight.take(family.pair)
-    found.bounded[NO_TIME] += int(many.sum() - many[near].sum()) * len(space.words["recompute"])
-    return near
+def _near(found: Scan, space: Space, family: Family, floor: FloatArray, limits: Limits) -> IntArray:
+    """Which rows are fast enough for something."""
+    limit = bars(found, space, family, limits)
+    near = np.flatnonzero(floor <= limit.highest)
+    return near[floor[near] <= limit.of(family, near)]
+
+
+def _count_orders(found: Scan, space: Space, family: Family, orders: Orders, kept: IntArray) -> None:
+    """Count the strategies in other orders of rows that are not kept."""
+    many = orders.count(family.rows.block, family.rows.experts) * family.weight.take(family.pair)
+    found.bounded[NO_TIME] += int(many.sum() - many[kept].sum()) * len(space.words["recompute"])
 
 
 def _scan_orders(
@@ -227,9 +241,11 @@ def _scan_orders(
 ) -> None:
     """What is left of some families in all orders but the first."""
     several = len(space.words["recompute"])
-    families = [family.at(_near(found, space, family, floor, limits, orders)) for family, floor in left]
     placed = []
-    for family in families:
+    for rather, floor in left:
+        near = _near(found, space, rather, floor, limits)
+        _count_orders(found, space, rather, orders, near)
+        family = rather.at(near)
         rows = family.rows
         legal = orders.count(rows.block, rows.experts) * family.weight.take(family.pair)
         if not found.feasible:  # what does not fit in one order fits in none
