@@ -124,8 +124,7 @@ def points() -> list[Point]:
 def solved(point: Point) -> dict[str, Any]:
     """The best plan of a job, and the best without a pipeline."""
     request = point.request()
-    words = recipe_words(request) | {"placement": "any"}
-    space = build_space(request.model, request.cluster, request.work, words, request.profile)
+    space = build_space(request.model, request.cluster, request.work, recipe_words(request), request.profile)
     found = scan(request, space, top=1, techniques=("pp",))
     best = found.best[0] if found.best else None
     without = (

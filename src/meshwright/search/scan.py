@@ -43,7 +43,7 @@ from meshwright.search.space import IntArray, Space, Words
 from meshwright.strategy.placement import ALONE
 
 SHARD_GROUP = ShardGroup()
-MOST_NEAR = 200  # plans that are kept because they are near the best
+MOST_NEAR = 400  # plans that are kept because they are near the best, in several orders of their axes
 MOST_WITHOUT = 8  # the same of those without a technique
 
 
