@@ -19,7 +19,6 @@ import numpy.typing as npt
 from meshwright.cost import balance, schedule
 from meshwright.cost.choice import Choice
 from meshwright.cost.flops import split_weights
-from meshwright.cost.rows import LayerTable
 from meshwright.cost.stages import Layers, Pipelines, classes_of_ranks, of_pairs, on_classes, totals
 from meshwright.model.records import Model
 from meshwright.strategy.offload import parse as parse_offload
@@ -74,6 +73,10 @@ class Moments:
         first, least, most, apart = (x.item() if len(x) == 1 else x.take(pair) for x in of_pair)
         past = (np.minimum(np.maximum(microbatches, least), most) - least) / apart
         return np.asarray((past + first).astype(np.int64))
+
+    def one(self) -> Moments:
+        """One of them, with most layers: no fuller than the fullest."""
+        return replace(self, layers=self.layers[:1], ranks=self.ranks[:1])
 
     def that_may_be(self, rows: Sequence[Any]) -> Moments:
         """Without those that are never the fullest, whichever of these bytes (which
@@ -194,12 +197,10 @@ def moments(
     work: Work,
     strategy: Strategy,
     lines: Pipelines,
-    table: LayerTable,
     *,
     by_rank: bool = False,
 ) -> Moments | None:
-    """The moments of the pipelines `lines` under the schedule of `strategy` that may be the fullest of what
-    layers of the `table` keep, by stage class or by rank.
+    """The moments of the pipelines `lines` under the schedule of `strategy`, by stage class or by rank.
 
     None where a rank has one chunk, or all microbatches in flight on every chunk.
     """
@@ -208,8 +209,7 @@ def moments(
         return None
     weights, head = split_weights(model, work.attended_len)
     pairs = tuple((int(p), int(v)) for p, v in zip(lines.pairs.values["pp"], lines.pairs.values["vpp"]))
-    every = _of_pipelines(model, strategy.schedule, pairs, strategy.layers_per_stage, head, weights, by_rank)
-    return every if parse_offload(strategy.offload).any else every.that_may_be(table.over_grid("saved"))
+    return _of_pipelines(model, strategy.schedule, pairs, strategy.layers_per_stage, head, weights, by_rank)
 
 
 @lru_cache(maxsize=64)
@@ -287,11 +287,11 @@ def _of_pipeline(
 
 
 def _undominated(held: Array, ranks: IntArray) -> tuple[Array, IntArray]:
-    """Of moments `held` [ranks, moments, kinds] those than which none has as much of every kind, most first,
-    and the rank of each."""
+    """Of moments `held` [ranks, moments, kinds] those than which none has as much of every kind, most layers
+    first, and the rank of each."""
     rows = held.reshape(-1, held.shape[-1])
     of = np.repeat(ranks, held.shape[1])
-    order = np.argsort(-rows.sum(-1), kind="stable")
+    order = np.lexsort((-rows.sum(-1), -rows[:, :-2].sum(-1)))
     rows, of = rows[order], of[order]
     chosen: list[int] = []
     left = np.arange(len(rows))

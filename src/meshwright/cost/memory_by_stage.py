@@ -42,7 +42,7 @@ def by_stage(
     layout = layout_of(strategy.schedule)
     cut = split(model, pp, vpp, strategy.layers_per_stage, head, 0.0, weights, layout)
     at = classes_of_ranks(cut.counts, lines.counts[:, :, 0])
-    each = moments(model, work, strategy, lines, layers.table, by_rank=True)
+    each = moments(model, work, strategy, lines, by_rank=True)
     saved = activations(strategy, layers, model.n_layers, each, microbatches, at, counted=True)
     ranks = over_ranks(classes, at)
     held = memory.contents(model, work, strategy, profile, ranks, spans, saved, microbatches, cluster)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -219,7 +220,7 @@ def totals(on: list[list[Any]], rows: list[Any], n: int) -> Array:
 class Layers:
     """The layers that each class of n candidates holds, and what a layer of each kind costs them.
 
-    `on` as `on_classes` gives it, `fullest_rank` as in `Pipelines`.
+    `fullest_rank` as in `Pipelines`.
     """
 
     def __init__(self, lines: Pipelines, where: Where, table: LayerTable, places: Places) -> None:
@@ -227,8 +228,12 @@ class Layers:
         self.counts, self.pair = lines.counts[: len(table.sums["forward"])], where.pair
         self.table, self.places = table, places
         self.fullest_rank = lines.fullest_rank
-        self.on = on_classes(self.counts, self.pair)
         self._rows: dict[str, list[Any]] = {}
+
+    @cached_property
+    def on(self) -> list[list[Any]]:
+        """The layers on each class, see `on_classes`."""
+        return on_classes(self.counts, self.pair)
 
     def rows(self, name: str) -> list[Any]:
         """The sum `name` of a layer of each kind, [n] or a number."""

@@ -87,10 +87,12 @@ def evaluate(
     known = known.laid(model, flat_work, flat, many)
     lines = known.lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
     sent = known.sent or exchanged(model, cluster, flat_work, flat, profile, known, many)
-    held = moments(model, flat_work, flat, lines, known.layers)
+    held, whole = moments(model, flat_work, flat, lines), at_once(work, profile, n)
+    if held and not whole and flat.offload == "none":
+        held = held.that_may_be(known.layers.over_grid("saved"))
     tables = Tables(known.layers, lines, sent, known.layers.grid.places, known.where, held)
     request = (model, cluster, flat_work, by_class)
-    if at_once(work, profile, n):
+    if whole:
         done = _passed(*request, flat, tables, n)
         numbers = done.numbers
     else:

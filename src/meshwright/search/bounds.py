@@ -160,8 +160,9 @@ def saved_bytes(request: Request, strategy: Strategy, known: Shared) -> FloatArr
         return 0.0
     layers = Layers(known.lines, known.where, known.layers, known.layers.grid.places)
     microbatches = request.work.global_batch_size / (np.asarray(s.dp, float) * s.microbatch_size)
-    every = moments(model, request.work, s, known.lines, known.layers)
-    return np.asarray(activations(s, layers, model.n_layers, every, microbatches).nbytes)
+    every = moments(model, request.work, s, known.lines)
+    one = every and every.one()  # there may be fuller ones
+    return np.asarray(activations(s, layers, model.n_layers, one, microbatches).nbytes)
 
 
 def offload_is_slower(request: Request, strategy: Strategy) -> bool:
