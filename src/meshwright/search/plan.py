@@ -19,7 +19,16 @@ from meshwright.search.derive import complete
 from meshwright.search.found import Scan
 from meshwright.search.given import read_choices, stated
 from meshwright.search.necessity import LOW_PRECISIONS, TECHNIQUES, Necessity, does_without
-from meshwright.search.ranking import SAME, TIED, Candidate, axes_used, differences, leading, roomier
+from meshwright.search.ranking import (
+    SAME,
+    TIED,
+    Candidate,
+    axes_used,
+    differences,
+    differing,
+    leading,
+    roomier,
+)
 from meshwright.search.rerank import TOP, searches
 from meshwright.search.shift import TINY
 from meshwright.search.space import Space, build
@@ -161,7 +170,10 @@ def _same_step(request: Request, best: Ranked) -> Sentence:
     closed = best.evaluation.closed_form or best.evaluation
     values: dict[str, Any] = {"step.time": best.seconds, "step.memory": float(closed.peak_bytes)}
     told = []
-    for other in best.tied:
+    changed = [set(differing(best.strategy, other)) for other in best.tied]
+    for other, mine in zip(best.tied, changed):
+        if any(names < mine for names in changed):
+            continue  # those words are told one by one
         words = differences(best.strategy, other)
         peak = float(closed_plan(request, Candidate(other, best.seconds, 0.0)).evaluation.peak_bytes)
         more = peak - float(closed.peak_bytes)

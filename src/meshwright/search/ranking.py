@@ -184,8 +184,18 @@ def leading(plans: Sequence[Candidate], top: int, capacity_bytes: float = inf) -
 
 def differences(kept: Strategy, other: Strategy) -> str:
     """The words in which `other` differs, spelled as it has them."""
-    names = [f.name for f in fields(kept) if getattr(kept, f.name) != getattr(other, f.name)]
-    return ", ".join(f"{name} {getattr(other, name)}" for name in names)
+    return ", ".join(spelled(other, name) for name in differing(kept, other))
+
+
+def differing(kept: Strategy, other: Strategy) -> list[str]:
+    """Names of the fields in which `other` differs."""
+    return [f.name for f in fields(kept) if getattr(kept, f.name) != getattr(other, f.name)]
+
+
+def spelled(strategy: Strategy, name: str) -> str:
+    """A field of a strategy and its value, as a command line has it."""
+    value = getattr(strategy, name)
+    return f"{name} {','.join(map(str, value)) if isinstance(value, tuple) else value}"
 
 
 def _stands_for(kept: Candidate, other: Candidate) -> bool:

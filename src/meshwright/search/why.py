@@ -8,7 +8,7 @@ from typing import Any
 
 from meshwright.cost.evaluation import Evaluation
 from meshwright.search.necessity import Necessity
-from meshwright.search.ranking import Candidate, axes_used
+from meshwright.search.ranking import Candidate, axes_used, spelled
 from meshwright.strategy.records import Strategy
 from meshwright.units import GIB
 
@@ -78,7 +78,7 @@ def memory(evaluation: Evaluation) -> Sentence:
 
 def differs(a: Strategy, b: Strategy) -> list[str]:
     """Fields in which `b` differs from `a`, spelled as `b` has them."""
-    return [f"{f} {getattr(b, f)}" for f in FIELDS if getattr(a, f) != getattr(b, f)]
+    return [spelled(b, f) for f in FIELDS if getattr(a, f) != getattr(b, f)]
 
 
 def runner_up(
