@@ -51,6 +51,10 @@ class Pool:
         """All groups in order."""
         return chain.from_iterable(self.families)
 
+    def sizes(self) -> Iterator[int]:
+        """How many strategies each group has, in order."""
+        return map(_size, self.groups())
+
     def times(self, request: Request) -> Times:
         """Every strategy under `request`."""
         return joined_times([times for family in self.families for times in _family_times(family, request)])

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -28,7 +29,7 @@ from meshwright.search.bounds import Request
 from meshwright.search.found import Keep, Scan
 from meshwright.search.plan import Ranked, closed_plan, raise_faults, ranked_plan
 from meshwright.search.pool import FloatArray, Pool, Times, pool_of
-from meshwright.search.ranking import SAME, ranked
+from meshwright.search.ranking import SAME, Candidate, Shortlist, ranked
 from meshwright.search.rerank import BAND
 from meshwright.search.scan import MOST_NEAR, scans
 from meshwright.search.settle import Index, Outcome, settle, settled
@@ -199,15 +200,28 @@ def _outcome(pool: Pool, times: Times, band: float) -> Outcome:
         return Outcome(None, pooled=True)
     ties = np.flatnonzero(step <= least * (1.0 + SAME))
     (best,) = ranked([pool.candidate(int(i), times) for i in ties], 1)
-    near = np.flatnonzero(step <= least * (1.0 + band)) if band else ties[:0]
-    near = near[np.argsort(step[near], kind="stable")][:MOST_NEAR]
+    near = _near(pool, times, least, band) if band else ()
     of_kind = {}
     for axes in np.unique(pool.axes):
         among = np.where(pool.axes == axes, step, np.inf)
         if np.isfinite(among.min()):
             of_kind[int(axes)] = pool.candidate(int(among.argmin()), times)
-    plans = tuple(pool.candidate(int(i), times) for i in near)
-    return Outcome(best, of_kind, near=plans, pooled=True)
+    return Outcome(best, of_kind, near=near, pooled=True)
+
+
+def _near(pool: Pool, times: Times, least: float, band: float) -> tuple[Candidate, ...]:
+    """Those that a search of the point would keep near its best, words that change nothing told once."""
+    near, start = Shortlist(1, MOST_NEAR, band), 0
+    for n in pool.sizes():
+        own = times.step_s[start : start + n]
+        if own.min() <= least * (1.0 + band):
+            near.take(own, partial(_candidate, pool, times, start))
+        start += n
+    return tuple(near.plans)
+
+
+def _candidate(pool: Pool, times: Times, start: int, i: int) -> Candidate:
+    return pool.candidate(start + i, times)
 
 
 @dataclass(frozen=True, slots=True)
