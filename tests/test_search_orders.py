@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshwright import checks
+from meshwright.cost.collectives import expert_all_to_all_time
 from meshwright.cost.step import evaluate
 from meshwright.hardware.cluster import parse
 from meshwright.model.presets import load as load_model
@@ -23,7 +24,7 @@ from meshwright.search.pool import pool_of
 from meshwright.search.ranking import axes_used
 from meshwright.search.scan import scan
 from meshwright.search.space import build
-from meshwright.strategy.placement import Span, spans
+from meshwright.strategy.placement import ALONE, Span, spans
 from meshwright.strategy.records import AXES, ORDERS, Strategy
 from meshwright.work import Work
 
@@ -79,9 +80,8 @@ def test_many_at_once_are_each_by_itself(strategy: Strategy, on: str, sparse: bo
 
 
 def _numbers(span: Span, k: int = 0, n: int = 1) -> list[float]:
-    values = (
-        getattr(span, f.name) for f in fields(span) if f.name not in ("link_kind", "in_switch_reduction")
-    )
+    told = ("link_kind", "in_switch_reduction", "least")
+    values = (getattr(span, f.name) for f in fields(span) if f.name not in told)
     return [float(np.broadcast_to(value, n)[k]) for value in values]
 
 
@@ -143,3 +143,18 @@ def test_links_slower_than_the_network_leave_nothing_out() -> None:
     words = next(space.layer_words())
     assert not nearer_is_quicker(slow, profile, words)
     assert not nearer_is_quicker(parse("64xh100"), profile, replace(words, cp_method="hierarchical"))
+
+
+@pytest.mark.parametrize("limit", [3, 4, None])
+def test_a_floor_holds_where_tokens_reach_few_domains(limit: int | None) -> None:
+    """More ranks a domain, fewer domains: then a token may reach more experts, and the links carry more."""
+    fast = parse("1024xh100", {"scale_out_gbits_s": 3200})
+    strategy = Strategy(dp=128, pp=8, ep=128)
+    alone, *placed = (
+        expert_all_to_all_time(
+            8192, 7168, 8, 256, spans(fast, replace(strategy, placement=order))["ep"], max_domains=limit
+        )
+        for order in (ALONE, *ORDERS)
+    )
+    assert alone <= min(placed) * (1 + 1e-12)
+    assert alone > 0.0

@@ -38,7 +38,7 @@ def by_stage(
     in the microbatches that they have in flight.
     """
     pp, vpp = (int(np.ravel(x)[0]) for x in (strategy.pp, strategy.vpp))
-    weights, head = split_weights(model, float(np.ravel(work.seq_len)[0]))
+    weights, head = split_weights(model, float(np.ravel(work.attended_len)[0]))
     layout = layout_of(strategy.schedule)
     cut = split(model, pp, vpp, strategy.layers_per_stage, head, 0.0, weights, layout)
     at = classes_of_ranks(cut.counts, lines.counts[:, :, 0])

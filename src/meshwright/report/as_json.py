@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from meshwright import __version__, units
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
 from meshwright.report.error_json import diagnostics_json
+from meshwright.strategy.records import AXES
 from meshwright.units import GIB
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def strategy_json(strategy: Strategy, model: Model, seq_len: Any) -> dict[str, A
 def strategy_line(strategy: Strategy) -> str:
     """The strategy in one line, without what is off.
 
-    >>> from meshwright.strategy.records import Strategy
+    >>> from meshwright.strategy.records import AXES, Strategy
     >>> strategy_line(Strategy(dp=128, tp=8, sp=True, pp=16, zero=1))
     'dp128 tp8+sp pp16 1f1b mbs1 zero1 recompute none'
     """
@@ -145,8 +146,12 @@ def strategy_line(strategy: Strategy) -> str:
     group = f"/{s.zero_group}" if s.zero and s.zero_group != s.dp * s.cp and s.zero_group != 1 else ""
     words.append(f"zero{s.zero}{group}")
     words.append(f"recompute {s.recompute}")
+    if s.offload != "none":
+        words.append(f"offload {s.offload}")
     if s.moe_balance != "microbatch":
         words.append(f"balance {s.moe_balance}")
+    if s.placement != AXES:
+        words.append(f"placement {','.join(s.placement)}")
     return " ".join(words)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.checks.layout import ExpertBorders
 from meshwright.hardware.records import Cluster
+from meshwright.model.records import Moe
 from meshwright.profiles.records import Profile
 from meshwright.search.bounds import Request
 from meshwright.search.space import IntArray, Mask, Space, Words, same_order
@@ -97,13 +98,17 @@ def needed(
     degrees: dict[str, Any] = {name: column[block] for name, column in space.blocks.items()}
     degrees |= {"ep": space.ep[experts], "etp": space.etp[experts], "vpp": 1, "microbatch_size": 1}
     reach: list[Any] = []
+    limited = any(isinstance(one.ffn, Moe) and one.ffn.n_groups > 1 for one in request.model.blocks)
     for sizes in groups:
         strategy = replace(space.strategy(words, degrees, sizes[block]), placement=placed[:, None])
         named = spans(request.cluster, strategy)
         own = ("shard", "replica", "expert_shard", "expert_replica")
-        reach += [
-            x for name, span in named.items() if not reach or name in own for x in _measures(span, able)
-        ]
+        wanted = own if reach else tuple(named)
+        for name, span in named.items():
+            if name in wanted:
+                measures = _measures(span, able)
+                # Where tokens go to few domains, larger ones are not nearer but hold more of their experts.
+                reach += [*measures, *(-x for x in measures if limited and name == "ep")]
     found = legal.copy()
     comparable = nearer_is_quicker(request.cluster, request.profile, words)
     for i in range(1, len(placed)):

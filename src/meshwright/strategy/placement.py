@@ -42,6 +42,7 @@ class Span:
     remote_latency_s: Any
     link_kind: LinkKind = "nvlink"
     in_switch_reduction: bool = False
+    least: bool = False  # what is made of it is to be a floor under every order
 
 
 def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
@@ -276,7 +277,7 @@ def _alone(cluster: Cluster, pieces: Pieces, stride: Any) -> Span:
     elif cluster.chip.fabric == "mesh":
         most = dict.fromkeys(("local_bytes_s", "exchange_bytes_s"), cluster.scale_up_size * link)
         usual = replace(usual, **most)
-    return replace(usual, local=local, remote=degree / local)
+    return replace(usual, local=local, remote=degree / local, least=True)
 
 
 def _torus_rates(cluster: Cluster, pieces: list[tuple[Any, Any]], local: Any) -> tuple[Any, Any, Any, Any]:
