@@ -83,11 +83,12 @@ def send_recv_time(nbytes: Any, span: Span, fast: Any = 1.0, slow: Any = 1.0) ->
     A group that crosses domains is as slow as the pair that crosses. `nbytes`: bytes that each rank sends, in
     one message, where the all-reduces that the network's curve was fitted to cut theirs in four.
     """
-    crosses = span.remote > 1
-    near = _transfer(nbytes, nbytes, span.direct_bytes_s, fast, span.link_kind)
-    far = _transfer(nbytes, _PIECES * nbytes, span.remote_bytes_s, slow, "network")
-    time = np.where(crosses, span.remote_latency_s + far, span.local_latency_s + near)
-    return np.where((span.degree > 1) & (np.asarray(nbytes) > 0), time, 0.0)[()]
+    crosses, alone = span.remote > 1, span.degree <= 1
+    time = span.remote_latency_s + _transfer(nbytes, _PIECES * nbytes, span.remote_bytes_s, slow, "network")
+    if not np.all(crosses | alone):  # some stay inside a domain
+        near = _transfer(nbytes, nbytes, span.direct_bytes_s, fast, span.link_kind)
+        time = np.where(crosses, time, span.local_latency_s + near)
+    return np.where(~np.asarray(alone) & (np.asarray(nbytes) > 0), time, 0.0)[()]
 
 
 def reached_share(n_experts: Any, on_target: Any, top_k: int) -> Any:

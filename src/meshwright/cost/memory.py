@@ -67,6 +67,10 @@ class Contents:
         """The same with what is picked of each number."""
         return Contents(*(pick(getattr(self, f.name)) for f in fields(self)))
 
+    def allocated(self, nbytes: list[Any]) -> Any:
+        """What so many bytes take, with what is lost beside them."""
+        return self.lost * added(nbytes) if self.lost != 1.0 else added(nbytes)
+
     @property
     def moving(self) -> Any:
         """What passes hold besides state."""
@@ -76,18 +80,18 @@ class Contents:
     def passing(self) -> Any:
         """As backward begins, with everything in flight, beyond what stays."""
         moving = self.moving
-        held = self.lost * added([moving, self.anew, -self.absent])
+        held = self.allocated([moving, self.anew, -self.absent])
         return held + self.fragments * added([moving, self.anew])
 
     @property
     def updating(self) -> Any:
         """As the optimizer steps, beyond what stays."""
-        return self.lost * added([self.anew, self.step])
+        return self.allocated([self.anew, self.step])
 
     @property
     def between(self) -> Any:
         """What stays from step to step."""
-        return self.lost * added([self.weights, self.grads, -self.anew, self.optimizer]) + self.context
+        return self.allocated([self.weights, self.grads, -self.anew, self.optimizer]) + self.context
 
     @property
     def backward(self) -> Any:

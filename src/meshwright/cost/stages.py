@@ -208,12 +208,17 @@ def _each(on_class: Array, at: IntArray) -> Any:
 def totals(on: list[list[Any]], rows: list[Any], n: int) -> Array:
     """The sum over so many layers of each kind on each class of `rows` of one layer ([n] or a number),
     [C, n]."""
-    total = np.zeros((len(on[0]), n))
-    for on_class, row in zip(on, rows):
-        if np.ndim(row) or row != 0.0:
-            for c, many in enumerate(on_class):
-                if many is not None:
-                    total[c] += many * row
+    total = np.empty((len(on[0]), n))
+    some = [(on_class, row) for on_class, row in zip(on, rows) if np.ndim(row) or row != 0.0]
+    for c, of_class in enumerate(total):
+        terms = [(on_class[c], row) for on_class, row in some if on_class[c] is not None]
+        if not terms:
+            of_class[:] = 0.0
+        for i, (many, row) in enumerate(terms):
+            if i == 0:
+                np.multiply(many, row, out=of_class)
+            else:
+                of_class += many * row
     return total
 
 
