@@ -134,9 +134,7 @@ def expert_all_to_all_time(
     sent = tokens * hidden_bytes
     near = _on_links(sent * reached_ranks, span)
     if span.least and max_domains is not None:
-        near = (
-            0.0 * near
-        )  # fewer ranks a domain open fewer experts to a token, so what links carry has no least
+        near = 0.0 * near  # fewer ranks a domain open fewer experts to a token: links may carry anything less
     far = sent * reached_domains * (span.remote - 1) / span.remote
     return _both(sent, near, far, span.exchange_bytes_s, span, fast, slow, size=sent * top_k)
 
