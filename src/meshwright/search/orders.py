@@ -68,7 +68,8 @@ def nearer_is_quicker(cluster: Cluster, profile: Profile, words: Words) -> bool:
     """Whether a group is never slower for having more of its ranks in one domain.
 
     So it is where the domain's links are no slower and no later than the network. An exchange that is another
-    one inside a domain than between them (`hierarchical`) may be.
+    one inside a domain than between them (`hierarchical`) may be; experts that a token reaches in few domains
+    are asked for by `needed` itself.
     """
     if words.cp_method == "hierarchical":
         return False
