@@ -277,10 +277,39 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(args) == 0
     said = capsys.readouterr().out
     assert 0 < said.index("binds") < said.index("Data-parallel traffic") < said.index("step  ")
+    assert "3 levels of terms; --depth N shows more" in said
+    assert "backward_input" not in said
+    assert run([*args, "--depth", "9"]) == 0
+    said = capsys.readouterr().out
+    assert "levels of terms" not in said
+    assert "backward_input" in said
     assert run([*args, "--term", "memory"]) == 0
     said = capsys.readouterr().out
     assert "binds" not in said
     assert "memory" in said
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("pp", [1, 4])
+def test_data_parallel_traffic_follows_from_its_operands(zero: int, pp: int) -> None:
+    asked = {**DENSE, "zero": zero, "pp": pp, "tp": 4}
+    root = meshwright.estimate(**asked).evaluation.terms
+    assert root is not None
+    term = dict(root.walk())["step.time.dp"]
+    given = {name: float(value) for name, value in term.inputs.items()}
+    forward, backward = given["forward_s"], given["backward_s"]
+    gathers, once = given.get("gathers_s", 0.0), given["dp_exposed"]
+    spare = min(forward, max(forward + backward - gathers, 0.0)) if gathers else forward
+
+    def left(seconds: float, hider: float, share: float) -> float:
+        return max(share * seconds, seconds - hider)
+
+    by_hand = left(given.get("gradients_s", 0.0), backward, once)
+    by_hand += left(given.get("weights_s", 0.0), spare, once)
+    if gathers:
+        by_hand += given["microbatches"] * left(gathers, forward + backward, given["gather_exposed"])
+    assert term.value == pytest.approx(by_hand, rel=1e-9)
+    assert term.value > 0.0
 
 
 def test_a_share_that_nothing_hides_is_named() -> None:

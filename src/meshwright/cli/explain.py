@@ -12,7 +12,12 @@ from meshwright.cli.options import arguments, json_flag, request
 
 @click.command("explain")
 @request
-@click.option("--depth", type=click.IntRange(min=1), default=None, help="Levels of the tree to show.")
+@click.option(
+    "--depth",
+    type=click.IntRange(min=1),
+    default=None,
+    help="Levels of the tree to show; of the whole tree 3 unless given, all with --term and --json.",
+)
 @click.option("--term", "path", metavar="PATH", help="Only this part, for example step.time.compute.")
 @click.option(
     "--runner-up", is_flag=True, help="Search what is not given for the next plan, or a better one."
@@ -22,7 +27,7 @@ from meshwright.cli.options import arguments, json_flag, request
 def command(
     depth: int | None, path: str | None, runner_up: bool, plain: bool, as_json: bool, **flags: Any
 ) -> None:
-    """Why a plan takes its time: what binds, where communication stops hiding, then every term.
+    """Why a plan takes its time: what binds, where communication stops hiding, then the terms behind it.
 
     Each sentence names the terms and values that it rests on (--json). --term PATH shows a part of the tree.
     """

@@ -134,8 +134,25 @@ def _terms(
     rows = details.operation_rows(model, cluster, work, strategy, profile) if operations else {}
     return tree(
         result, part.stages, part.microbatches, strategy, work, time.host, time.offload, time.waiting,
-        inside=inside, rows=rows,
+        inside=inside, rows=rows, operands={"dp": _operands_of_dp(part, time)},
     )  # fmt: skip
+
+
+def _operands_of_dp(part: Part, time: Timed) -> dict[str, float]:
+    """What `data_parallel.exposed` works with for the rank that does most of one plan; zeros are left out."""
+    sent, cost = part.tables.groups.traffic(), part.stages.cost
+    seconds = {
+        "gradients_s": sent.gradients, "weights_s": sent.weights, "gathers_s": sent.gathers,
+        "forward_s": cost["forward"], "backward_s": cost["backward"],
+    }  # fmt: skip
+    at = part.classes.chosen(time.slowest)
+    shares = {"dp_exposed": part.profile["dp_exposed"]}
+    if np.any(sent.gathers):
+        shares["gather_exposed"] = part.profile["gather_exposed"]
+    found = {name: details.number(at.of(value)) for name, value in seconds.items()} | {
+        name: details.number(share) for name, share in shares.items()
+    }
+    return {name: value for name, value in found.items() if value}
 
 
 def _in_parts(

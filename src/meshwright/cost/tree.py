@@ -20,7 +20,8 @@ _TIME_FORMULAS = {
     "tp": "microbatches * layers * exposed share * collectives over tp",
     "cp": "microbatches * layers * exposed part of the context exchange",
     "ep": "microbatches * layers * exposed part of dispatch and combine",
-    "dp": "max(share * t, t - hider) of gradients, weights and ZeRO-3 gathers",
+    "dp": "sum of max(share * t, t - hider): gradients behind the last backward, weights behind a forward, "
+    "and what each of the microbatches gathers or scatters behind both",
     "pp": "microbatches * 2 sends a chunk * exposed share",
     "bubble": "what the longest path through the pipeline leaves idle on the rank that ends the step",
     "optimizer": "bytes of gradient, state and weights of the shard / HBM rate",
@@ -75,11 +76,13 @@ def tree(
     inside: Inside | None = None,
     rows: Mapping[str, Rows] = MappingProxyType({}),
     formulas: Mapping[str, str] = MappingProxyType({}),
+    operands: Mapping[str, Mapping[str, float]] = MappingProxyType({}),
 ) -> Term:
     """`step` with children `time` (seconds that sum to it) and `memory` (bytes that sum to the peak).
 
     `inside` are the layers of its stages and `rows` the operations that these are made of, where known.
-    `formulas`: of parts that were not worked out by the usual ones.
+    `formulas`: of parts that were not worked out by the usual ones; `operands`: of parts whose formula needs
+    more than the microbatches.
     """
     of_time, of_memory = _TIME_FORMULAS | dict(formulas), _MEMORY_FORMULAS | dict(formulas)
     m = number(microbatches)
@@ -104,7 +107,9 @@ def tree(
             )
         elif inside is not None and name in ("compute", "tp", "cp", "ep"):
             children = detail.times(name, value, m, inside)
-        inputs = {"microbatches": m} if name in ("compute", "tp", "cp", "ep", "pp") else {}
+        inputs = dict(operands.get(name, {}))
+        if name in ("compute", "tp", "cp", "ep", "pp") or "gathers_s" in inputs:
+            inputs = {"microbatches": m} | inputs
         combine: Combine = "sum" if children else "leaf"
         times.append(Term(name, value, "s", of_time[name], combine, children, inputs))
     time = Term(

@@ -229,7 +229,9 @@ def print_simulated(found: Estimate, console: Console) -> None:
     )
     console.print(f"bubble      {waits or 'none'} on rank {exact.slowest_rank}")
     flight = f"{exact.in_flight.min():.3g} to {exact.in_flight.max():.3g}"
-    console.print(f"in flight   {flight} microbatches a rank at the fullest moment")
+    console.print(
+        f"in flight   activations of {flight} microbatches of a rank's layers, at its fullest moment"
+    )
     step, peak = units.seconds_text(closed.step_time_s), units.bytes_text(closed.peak_bytes)
     console.print(f"closed form {step} a step, {peak} a chip")
 

@@ -13,11 +13,13 @@ from meshwright.report.terminal.tree import chosen, print_tree
 if TYPE_CHECKING:
     from rich.console import Console
 
+LEVELS = 3  # of the whole tree: the parts of time and memory, and what each is the sum of
 PAGE = 90  # columns of the plain story
 
 
 def print_explanation(found: Explanation, console: Console, *, depth: int | None, path: str | None) -> None:
-    """Headline, sentences and the tree; only the part at `path` where one is named."""
+    """Headline, sentences and `depth` levels of the tree (`LEVELS` unless given); only the part at `path`,
+    all of it unless `depth` is given, where one is named."""
     if path is not None:
         chosen(found.estimate, path)  # a wrong name is told before anything is printed
     print_headline(found.estimate, console)
@@ -26,8 +28,13 @@ def print_explanation(found: Explanation, console: Console, *, depth: int | None
         for said in found.sentences:
             console.print(said.text)
         console.print()
-    print_tree(found.estimate, console, depth=depth, path=path)
+    print_tree(found.estimate, console, depth=depth or (LEVELS if path is None else None), path=path)
     if path is None:
+        if depth is None:
+            console.print(
+                f"{LEVELS} levels of terms; --depth N shows more, --term memory.activations a part down to "
+                "its operations."
+            )
         print_balance(found.estimate, console)
 
 
