@@ -186,6 +186,22 @@ def test_the_command_writes_and_says_where(tmp_path: Path, capsys: pytest.Captur
     assert "MW808" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("module", "work", "verb"), [(reporting, "_subject", ["report"]), (api, "largest", ["max", "seq_len"])]
+)
+def test_the_folder_is_looked_for_before_the_work(
+    module: Any, work: str, verb: list[str], tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def begun(*_: Any, **__: Any) -> None:
+        pytest.fail("a search began")
+
+    monkeypatch.setattr(module, work, begun)
+    words = ["llama-3.2-1b", "--on", "1xh100", "--global-batch", "4"]
+    assert run([*verb, *words, "-o", str(tmp_path / "no" / "out")]) == 2
+    assert "MW808" in capsys.readouterr().err
+
+
 def test_a_name_cannot_become_markup() -> None:
     from dataclasses import replace
 

@@ -11,7 +11,7 @@ from meshwright import api, estimating, sweeping
 from meshwright.errors import Diagnostic, InputError
 from meshwright.files import request as requests
 from meshwright.files.fields import settled
-from meshwright.files.text import write_text
+from meshwright.files.text import check_outputs, write_text
 from meshwright.files.typed import Positive, typed
 from meshwright.hardware.overrides import FIELDS as FIGURES
 from meshwright.hardware.records import Cluster
@@ -52,9 +52,11 @@ def report(
     `found` is what `plan` said to the same arguments, if it was asked already. `quick` leaves out the
     what-ifs, which need further searches; `pareto` adds the fastest plans in less memory, a dozen searches
     more. With several `processes`, call it under
-    `if __name__ == "__main__":`. Raises InputError where no strategy is legal.
+    `if __name__ == "__main__":`. Raises InputError where no strategy is legal, or where no file can be
+    written at `path`.
     """
     told = progress or (lambda *_: None)
+    check_outputs(path)
     told(0, _STEPS)
     subject, plan, arguments = _subject(model, cluster, found, pareto, asked)
     told(1, _STEPS)

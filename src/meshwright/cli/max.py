@@ -23,6 +23,7 @@ def command(quantity: str, up_to: str | None, path: str | None, as_json: bool, *
     """
     from meshwright import api
 
+    api.check_outputs(path)
     given = arguments(flags, several=True)
     with output.progress("searching", quiet=as_json) as update:
         found = api.largest(quantity, up_to=up_to, progress=update, **given)
