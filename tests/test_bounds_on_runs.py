@@ -55,7 +55,7 @@ def test_no_step_beats_its_model_flops_at_peak(table: Shipped) -> None:
     faults = []
     for run, one, found in predicted(table):
         finetune = found.strategy.finetune if found.strategy else "none"
-        flops = model_flops(one.model, one.work.seq_len, finetune) * one.work.tokens_per_step
+        flops = model_flops(one.model, one.work.attended_len, finetune) * one.work.tokens_per_step
         assert found.model_flops == pytest.approx(flops, rel=1e-12)
         mfu = flops / (
             found.step_time_s * one.cluster.n_chips * one.cluster.chip.peak_flops(one.work.precision)

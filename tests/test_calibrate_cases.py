@@ -8,7 +8,7 @@ import pytest
 
 from meshwright.calibrate import conventions
 from meshwright.calibrate.cases import Case, Miss, Skip, case
-from meshwright.calibrate.predict import profile_of
+from meshwright.calibrate.predict import predict, profile_of
 from meshwright.calibrate.rows import Run, shipped
 from meshwright.calibrate.shapes import Shaped, noted_models, shape
 from meshwright.cost.rows import loss_word
@@ -136,12 +136,30 @@ def test_what_is_not_supported_is_a_miss(cells: dict[str, object]) -> None:
         ({"options": frozenset({"act-offload"})}, {"offload": "activations"}),
         ({"options": frozenset({"expert-offload"})}, {"offload": "experts"}),
         ({"options": frozenset({"expert-offload:all"})}, {"offload": "experts-all"}),
-        ({"kind": "lora", "notes": "adapters on query, key and value alone"}, {"finetune": "lora:32@qv"}),
+        ({"kind": "lora", "notes": "adapters on query, key and value alone"}, {"finetune": "lora:32@qkv"}),
+        ({"options": frozenset({"lora"}), "notes": "LoRA fine-tuning"}, {"finetune": "lora:32@qkv"}),
     ],
 )
 def test_words_of_fine_tuning_are_given(cells: dict[str, object], given: dict[str, object]) -> None:
     found = as_case(replace(BASE, **cells)).given  # type: ignore[arg-type]
     assert {name: found.get(name) for name in given} == given
+
+
+def test_fine_tuning_in_performance_tables_is_of_packed_documents() -> None:
+    tuned, trained, asked = (
+        as_case(replace(BASE, **cells))  # type: ignore[arg-type]
+        for cells in ({"notes": "llama3-70b SFT"}, {}, {"notes": "llama3-70b SFT", "kind": "sft"})
+    )
+    assert tuned.work.document_len == 256
+    assert trained.work.document_len is None
+    assert asked.work.document_len is None
+    # What its program prints as FLOPs does not know of the documents.
+    counted = [
+        conventions.counted_flops(one, predict(one).model_flops, predict(one).hardware_flops, hardware=False)
+        for one in (tuned, trained)
+    ]
+    assert counted[0] == pytest.approx(counted[1], rel=1e-12)
+    assert predict(tuned).model_flops < predict(trained).model_flops
 
 
 def test_depth_beside_a_name_cuts_the_model() -> None:

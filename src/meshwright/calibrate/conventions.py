@@ -12,6 +12,7 @@ from importlib.resources import files
 
 from meshwright.calibrate.cases import Case
 from meshwright.calibrate.rows import Run
+from meshwright.cost import flops as counts
 from meshwright.model.records import Attention, LatentAttention, Model
 from meshwright.units import GIB
 
@@ -108,13 +109,18 @@ def counted_flops(case: Case, model_flops: float, hardware_flops: float, hardwar
     """FLOPs of a step of `case` as its source counts them, all chips together.
 
     `model_flops` and `hardware_flops` count causal attention half; the masked half is added where the source
-    counts it, as often as the rest is computed.
+    counts it, as often as the rest is computed. Programs count attention over the length that they were told,
+    whatever documents are packed in it.
     """
-    how = convention(case.run)
+    how, work = convention(case.run), case.work
+    if work.document_len is not None:
+        finetune = str(case.given.get("finetune", "none"))
+        between = counts.model_flops(case.model, work.seq_len, finetune) * work.tokens_per_step - model_flops
+        model_flops, hardware_flops = model_flops + between, hardware_flops + between
     flops = hardware_flops if hardware else model_flops
     if how.full_square:
         repeats = hardware_flops / model_flops if hardware else 1.0
-        flops += masked_flops(case.model, case.work.seq_len) * case.work.global_batch_size * repeats
+        flops += masked_flops(case.model, work.seq_len) * work.global_batch_size * repeats
     return flops
 
 

@@ -12,6 +12,12 @@ RANKS = {"hf-trainer": 16, "fsdp-qlora": 64, "qwen-finetune": 64, "prime-rl": 64
 USUAL_RANK = 8  # PEFT's own default
 # Where a program's scripts put adapters when they are left alone.
 TARGETS = {"litgpt": "qv", "ms-swift": "attention", "hf-trainer": "attention"}
+# Fine-tuning in the performance tables of NeMo and Megatron-Bridge (rows that name no kind of job): adapters
+# on linear_qkv alone (scripts/performance, llama3_70b_lora_config; NeMo, finetune_performance_optimizations),
+# and packed SQuAD v1.1 (NeMo user guide, performance summary), 120 words of context and a question: some 200
+# tokens, and weighted by length somewhat more.
+_IN_TABLES = re.compile(r"\bSFT\b|\bLoRA\b|fine-tuning")
+_TABLE_TARGETS, _TABLE_DOCUMENTS = "qkv", "documents:256"
 _BASES = {"nf4": "qlora", "int4": "qlora", "int8": "qlora-int8"}
 OPTIMIZERS = {
     "adam": "adamw", "adamw": "adamw", "muon+adamw": "adamw", "lamb": "adamw", "paged-adamw": "adamw",
@@ -35,7 +41,13 @@ def noted_options(run: Run) -> frozenset[str]:
     megatron = run.framework == "megatron-core" or "Megatron back end" in run.notes
     if megatron and run.kind in ("sft", "dpo"):
         noted.add("fp32-gradients")  # what Megatron-Bridge's common fine-tuning recipe sets
+    if _tuned_for_a_table(run):
+        noted.add(_TABLE_DOCUMENTS)
     return frozenset(noted)
+
+
+def _tuned_for_a_table(run: Run) -> bool:
+    return run.kind is None and run.framework == "megatron-core" and bool(_IN_TABLES.search(run.notes))
 
 
 def finetune(run: Run, derived: list[tuple[str, str]]) -> str:
@@ -52,11 +64,11 @@ def finetune(run: Run, derived: list[tuple[str, str]]) -> str:
         derived.append(("finetune", f"rank {rank}, what scripts of {run.framework} set"))
     method = next((word for option, word in _BASES.items() if option in run.options), "")
     method = method or ("qlora" if run.kind == "qlora" else "lora")
-    targets = TARGETS.get(run.framework or "", "all")
+    targets = _TABLE_TARGETS if _tuned_for_a_table(run) else TARGETS.get(run.framework or "", "all")
     if re.search(r"all (?:linear )?layers", run.notes):
         targets = "all"
-    elif re.search(r"on query(?:, key)? and value", run.notes):
-        targets = "qv"
+    elif stated_on := re.search(r"on query(, key)? and value", run.notes):
+        targets = "qkv" if stated_on[1] else "qv"
     elif run.framework == "litgpt" and re.search(r"\bconfig (gemma|phi)", run.notes):
         targets = "all"  # lora_projection, lora_mlp and lora_head are true in these of config_hub/finetune
     suffix = "" if targets == "all" else f"@{targets}"

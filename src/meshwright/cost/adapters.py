@@ -78,6 +78,8 @@ def _adapted_matrices(name: str, finetune: Finetune, gated: int) -> int:
     """How many adapters sit on the product called `name`."""
     if finetune.targets == "qv":
         return {"qkv": 2, "q": 1, "kv": 1}.get(name, 0)
+    if finetune.targets == "qkv" and name in ("proj", "out_proj"):
+        return 0
     many = _ATTENTION.get(name, 0)
     if many == 0 and finetune.adapts_mlp:
         many = _MLP.get(name, 0)

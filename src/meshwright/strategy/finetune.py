@@ -8,7 +8,7 @@ from functools import lru_cache
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 
 WORDS = ("none", "lora:RANK", "qlora:RANK", "qlora-int8:RANK", "dpo", "dpo+lora:RANK", "dpo+qlora:RANK")
-TARGETS = ("all", "attention", "qv")
+TARGETS = ("all", "attention", "qkv", "qv")
 _METHODS = {"lora": "", "qlora": "nf4", "qlora-int8": "int8"}
 _MOST = 65536  # no adapter is wider than a layer
 
