@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -75,22 +76,23 @@ def with_numbers(profile: Profile, **values: float) -> Profile:
 sizes = st.integers(1, 40_000)
 
 
-@given(
-    m=sizes, k=sizes, n=sizes, groups=st.integers(1, 300), units=st.sampled_from([0, 80, 108, 132, 148, 304])
-)
+UNITS = ((0, 128), (0, 256), (80, 0), (108, 0), (132, 0), (148, 0), (304, 0))  # and a systolic array's side
+
+
+@given(m=sizes, k=sizes, n=sizes, groups=st.integers(1, 300), units=st.sampled_from(UNITS))
 @settings(max_examples=300, deadline=None)
-def test_efficiency_is_a_share(m: int, k: int, n: int, groups: int, units: int) -> None:
-    assert 0.0 < float(matmul_efficiency(m, k, n, groups, units)) <= 1.0
+def test_efficiency_is_a_share(m: int, k: int, n: int, groups: int, units: tuple[int, int]) -> None:
+    assert 0.0 < float(matmul_efficiency(m, k, n, groups, *units)) <= 1.0
 
 
-@given(st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=8), st.sampled_from([0, 132]))
+@given(st.lists(st.tuples(sizes, sizes, sizes), min_size=1, max_size=8), st.sampled_from(UNITS))
 @settings(max_examples=60, deadline=None)
 def test_efficiency_of_arrays_is_that_of_their_elements(
-    shapes: list[tuple[int, int, int]], units: int
+    shapes: list[tuple[int, int, int]], units: tuple[int, int]
 ) -> None:
     m, k, n = (np.array(side, float) for side in zip(*shapes))
-    together = matmul_efficiency(m, k, n, 1, units)
-    alone = [float(matmul_efficiency(*shape, 1, units)) for shape in shapes]
+    together = matmul_efficiency(m, k, n, 1, *units)
+    alone = [float(matmul_efficiency(*shape, 1, *units)) for shape in shapes]
     np.testing.assert_allclose(together, alone, rtol=1e-13)
 
 
@@ -102,10 +104,15 @@ def test_whole_tiles_whole_waves_and_depth_are_best() -> None:
     assert float(matmul_efficiency(256, 65536, 128, 1, 132)) < best  # one tile for 132 units
 
 
-def test_systolic_arrays_pad_to_128() -> None:
+def test_systolic_arrays_hold_whole_squares() -> None:
+    """Of 128 a side: what stays fills whole sides, what passes groups of 8; the better of both ways."""
     deep = 1 << 20
-    assert float(matmul_efficiency(128, deep, 129, 1, 0)) == pytest.approx(129 / 256, rel=1e-3)
-    assert float(matmul_efficiency(64, deep, 256, 1, 0)) == pytest.approx(0.5, rel=1e-3)
+    share = partial(matmul_efficiency, groups=1, compute_units=0, side=128)
+    assert float(share(4096, deep, 129)) == pytest.approx(129 / 136, rel=1e-3)
+    assert float(share(129, deep, 129)) == pytest.approx(129 / 136 * 129 / 256, rel=1e-3)
+    assert float(share(64, deep, 256)) == pytest.approx(1.0, rel=1e-3)
+    padded = float(share(4096, 2880, 2880, side=256)) / float(share(4096, 3072, 3072, side=256))
+    assert padded == pytest.approx(2880 / 3072 * (2880 / 2976) / (3072 / 3168), rel=1e-3)
 
 
 def curve_errors() -> dict[tuple[str, int, int], Any]:
@@ -218,7 +225,7 @@ def test_a_chip_without_low_precision_pays_no_casts() -> None:
 def test_cores_stay_below_the_peak(flops: float, width: int, share: float, chip: str) -> None:
     record = chips.load(chip)
     profile = with_numbers(profiles.load(None, record), attention=share)
-    cost = core_passes(Core("core", "core_attn", flops, 2.5, width), record, profile)
+    cost = core_passes(Core("core", "core_attn", flops, 2.5, (width,)), record, profile)
     assert cost.forward >= flops / record.bf16_flops
     assert cost.backward_input >= 2.5 * flops / record.bf16_flops
     assert cost.flops_backward == 2.5 * cost.flops_forward
@@ -232,10 +239,22 @@ def test_narrow_heads_are_slower() -> None:
     record = chips.load("h100")
     profile = with_numbers(profiles.load(None, record), attention=0.5)
     seconds = {
-        w: core_passes(Core("c", "core_attn", 1e15, 2.5, w), record, profile).forward for w in (64, 128, 256)
+        w: core_passes(Core("c", "core_attn", 1e15, 2.5, (w,)), record, profile).forward
+        for w in (64, 128, 256)
     }
     assert seconds[128] / seconds[64] == pytest.approx(0.75)
     assert seconds[256] == seconds[128]
+
+
+def test_heads_fill_a_systolic_array_by_their_width() -> None:
+    """On sides of 256 heads of 64 reach half of what 128 do, 256 twice, latent ones (192 and 128) 1.25."""
+    record = chips.load("tpu-v6e")
+    profile = with_numbers(profiles.load(None, record), attention=0.3)
+    rates = {
+        w: 1.0 / core_passes(Core("c", "core_attn", 1e15, 2.5, w), record, profile).forward
+        for w in ((64, 64), (128, 128), (256, 256), (192, 128))
+    }
+    assert [r / rates[128, 128] for r in rates.values()] == pytest.approx([0.5, 1.0, 2.0, 1.25])
 
 
 @given(
@@ -304,7 +323,7 @@ def test_passes_knows_every_kind_and_broadcasts() -> None:
     m = np.array([[128.0], [4096.0]])
     for op in (
         Matmul("w", "mlp", m, 4096, np.array([1024.0, 2048.0, 4096.0])),
-        Core("c", "core_attn", m * np.array([1e9, 2e9, 3e9]), 2.5, 128),
+        Core("c", "core_attn", m * np.array([1e9, 2e9, 3e9]), 2.5, (128,)),
         Stream("s", "norm", m * np.array([1e6, 2e6, 3e6]), 1.0),
     ):
         assert np.shape(passes(op, words(), record, profile).forward) == (2, 3)

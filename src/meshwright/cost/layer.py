@@ -133,7 +133,7 @@ def exposed(
         hidden = "ep-overlap" in options and "no-overlap" not in options
         return seconds * np.minimum(profile["ep_overlapped" if hidden else "ep_exposed"], 1.0)
     if op.collective == "ring" and "no-overlap" not in options:
-        beside = core_passes(Core("", "", op.hider_flops, 1.0, op.hider_width), chip, profile).forward
+        beside = core_passes(Core("", "", op.hider_flops, 1.0, op.hider_widths), chip, profile).forward
         return np.maximum(seconds - beside, 0.0)
     return seconds
 

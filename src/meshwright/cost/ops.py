@@ -53,6 +53,7 @@ class Words:
     )
     dropless: bool = True  # the host waits to hear how many tokens each expert got
     compiled: bool = False  # a compiler joins element-wise passes
+    score_tile: int = 128  # queries and keys of a tile of attention scores
     # Products with adapters on frozen weights, and how many matrices each is; None: all train.
     adapted: frozenset[tuple[str, int]] | None = None
     plain_adapters: bool = False  # in plain tensor operations, with dropout, in fp32
@@ -89,17 +90,23 @@ class Matmul:
 class Core:
     """Attention core or another kernel bound by its FLOPs: `flops` forward, `backward` times that backward.
 
-    `width` is the head width: narrow heads reach a smaller share of the peak.
+    `widths` are those of a head in its products (queries and keys, values): narrow heads reach a smaller
+    share of the peak.
     """
 
     name: str
     module: str
     flops: Num
     backward: float
-    width: int
+    widths: tuple[int, ...]
     saved: Num = 0.0
     kernels: Num = 1
     units: float = 1.0  # rate of the units it runs on over that of the matrix units
+
+    @property
+    def width(self) -> int:
+        """The widest of `widths`."""
+        return max(self.widths)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +136,8 @@ class Message:
     nbytes: Num
     forward: float = 1.0
     backward: float = 1.0
-    hider_flops: Num = 0.0  # ring attention: what runs beside it, and the width of its heads
-    hider_width: int = 128
+    hider_flops: Num = 0.0  # ring attention: what runs beside it, and the widths of its heads
+    hider_widths: tuple[int, ...] = (128,)
     tokens: Num = 0.0  # of `experts`: tokens of the rank, each sent to the ranks of its top_k experts
     top_k: int = 0
     n_experts: int = 0
@@ -149,19 +156,22 @@ Operation = Matmul | Core | Stream | Message
 _TILES = ((256, 128), (128, 128), (128, 64), (64, 64))
 
 
-def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -> Any:
+def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int, side: int = 0) -> Any:
     """Share of the sustained rate that a product of this shape reaches (0-1]: tiles, waves, depth.
 
     A tile is computed whole (m/ceil(m)), tiles run in waves over the compute units (the last may be partly
-    empty), and short k does not amortise the start. Systolic arrays (`compute_units` 0) pad to 128 instead.
+    empty), and short k does not amortise the start. A systolic array of `side` multipliers a side instead
+    holds a square of one operand while rows of the other pass: k and one of m and n fill whole sides, the
+    third whole groups of 8 rows.
 
     >>> round(float(matmul_efficiency(8192, 8192, 8192, 1, 132)), 2)
     0.97
     """
     known = numbers()
     depth = k / (k + known["depth_half"])
-    if compute_units == 0:
-        return depth * m / (np.ceil(m / 128) * 128) * n / (np.ceil(n / 128) * 128)
+    if side:
+        still = np.maximum(_filled(n, side) * _filled(m, 8), _filled(m, side) * _filled(n, 8))
+        return depth * _filled(k, side) * still
     best: Any = 0.0
     idle = 1.0 - known["last_wave_back"]
     for tile_m, tile_n in _TILES:
@@ -177,6 +187,11 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int) -
     few = m * n * groups / (64.0 * 64.0 * compute_units)
     busy = np.minimum(1.0, few * np.minimum(k / known["split_k_depth"], known["split_k_most"]))
     return depth * np.maximum(best, known["split_k_rate"] * busy * m / (np.ceil(m / 64) * 64))
+
+
+def _filled(length: Num, whole: int) -> Any:
+    """Share that `length` is of itself rounded up to multiples of `whole`."""
+    return length / (np.ceil(length / whole) * whole)
 
 
 def element_bytes(precision: str) -> float:
@@ -229,7 +244,7 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
 
     def efficiency(m: Num, k: Num, n: Num) -> Any:
         """Share of `rate` that one of the three products reaches."""
-        share = matmul_efficiency(m, k, n, op.groups, chip.compute_units)
+        share = matmul_efficiency(m, k, n, op.groups, chip.compute_units, chip.systolic_side)
         # Systolic arrays pad whatever they are given.
         return np.minimum(share, numbers()["vector_rate"] * peak / rate) if on_vector else share
 
@@ -283,13 +298,22 @@ def _blended(most: Passes, rest: Passes, share: float) -> Passes:
     return Passes(**mean)
 
 
+def _head_filled(widths: tuple[int, ...], side: int) -> float:
+    """Share of a systolic array that products of heads so wide fill."""
+    return sum(widths) / sum(-(-width // side) * side for width in widths)
+
+
 def core_passes(op: Core, chip: Chip, profile: Profile) -> Passes:
     """Seconds of an attention core: FLOPs over the peak's share that such kernels sustain.
 
-    Heads narrower than 128 leave the matrix units waiting, in proportion. The backward kernel is slower.
+    The share is one of heads 128 wide. Narrower ones leave the matrix units waiting, in proportion. A
+    systolic array is filled by a head's width in both products (as k, then as n), whatever the tokens. The
+    backward kernel is slower.
     """
     lost = (1.0 - numbers()["narrow_head_rate"]) * (128.0 - op.width) / 64.0
     narrow = min(1.0, 1.0 - lost)
+    if chip.systolic_side:
+        narrow = _head_filled(op.widths, chip.systolic_side) / _head_filled((128,), chip.systolic_side)
     rate = chip.bf16_flops * op.units * np.minimum(profile["attention"] * narrow, MOST_OF_PEAK)
     floor = op.flops / chip.bf16_flops
     return Passes(

@@ -96,6 +96,7 @@ def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:
         imbalance=float(profile["imbalance"]) if unbalanced else 1.0,
         fused_experts="cuda-graphs-full" in work.options,
         dropless="token-drop" not in work.options,
+        score_tile=profile.framework.score_tile,
         compiled=profile.framework.compiled or bool(work.options & COMPILED),
         loss=loss_word(work, profile),
         adapted=adapted_products(strategy.finetune),

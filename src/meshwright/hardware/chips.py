@@ -122,6 +122,7 @@ def _chip(
         ("usable_bytes", row["usable_basis"] if row["usable_basis"].startswith("assumed") else ""),
         *((f, host["source"] if host["provenance"] == "assumed" else "") for f in _HOST),
         ("compute_units", row["compute_units_source"] if "assumed" in row["compute_units_source"] else ""),
+        ("systolic_side", row["systolic_source"] if "assumed" in row["systolic_source"] else ""),
     ]
     domain, node, year = (_number(row, c) for c in ("scale_up_domain_size", "chips_per_node", "release_year"))
     return Chip(
@@ -144,6 +145,7 @@ def _chip(
         scale_up_latency_s=up,
         scale_out_latency_s=out,
         compute_units=int(row["compute_units"]),
+        systolic_side=int(row["systolic_side"]),
         tdp_w=_number(row, "tdp_w"),
         year=None if year is None else int(year),
         aliases=tuple(a for a in row["aliases"].split(";") if a),

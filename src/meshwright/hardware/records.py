@@ -32,6 +32,7 @@ class Chip:
     scale_up_latency_s: float
     scale_out_latency_s: float
     compute_units: int  # streaming multiprocessors or the like; 0: no wave quantisation (systolic arrays)
+    systolic_side: int  # multipliers along a side of its systolic arrays; 0: it has none
     tdp_w: float | None
     year: int | None
     aliases: tuple[str, ...]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from meshwright.cost.layers.parts import linear_in, linear_out, narrow, norm, norm_plain
@@ -31,6 +33,23 @@ def attended(seq_len: Num, window: int | None, *, chunked: bool = False) -> Num:
     return w - w * w / (2.0 * seq_len)
 
 
+def keys_computed(mixer: Attention, seq_len: Num, tile: int) -> Num:
+    """Mean number of keys that a kernel computes for a query of `mixer`: of a window it takes whole tiles.
+
+    Queries of a tile and the `w` keys before each span `ceil((w - 1) / tile) + 1` tiles of keys. The causal
+    triangle's own edge is in the measured rate.
+
+    >>> from meshwright.model.records import Attention
+    >>> narrow = Attention(n_heads=64, n_kv_heads=8, head_dim=64, window=128)
+    >>> [float(keys_computed(narrow, 1 << 20, tile)) for tile in (128, 512)]
+    [255.96875, 1023.5]
+    """
+    if mixer.window is None or mixer.chunked:
+        return keys_seen(mixer, seq_len)
+    whole = tile * (1 + -(-(mixer.window - 1) // tile))
+    return keys_seen(replace(mixer, window=whole), seq_len)
+
+
 def keys_seen(mixer: Attention | LatentAttention, seq_len: Num) -> Num:
     """Mean number of keys a query of `mixer` attends to: causal band, window, or what an indexer keeps.
 
@@ -54,7 +73,7 @@ def scoring(mixer: Attention | LatentAttention, shape: Shape) -> tuple[Operation
     ratio = getattr(mixer, "compress_ratio", 0) or 1
     seen = shape.attended_len / (2.0 * ratio)
     flops = 2.0 * shape.tokens / shape.tp * seen * mixer.index_n_heads * mixer.index_head_dim
-    return (Core("index_scores", "core_attn", flops, 2.0, mixer.index_head_dim),)
+    return (Core("index_scores", "core_attn", flops, 2.0, (mixer.index_head_dim,)),)
 
 
 def core(
@@ -73,7 +92,7 @@ def core(
         flops = 2.0 * tokens * keys * heads * (qk_dim + v_dim)
         parts, merged = merges(shape, words, heads, qk_dim, v_dim, kv_bytes)
         kept = Core(
-            "core", "core_attn", flops, 2.5, max(qk_dim, v_dim), saved=4.0 * tokens * heads, kernels=parts
+            "core", "core_attn", flops, 2.5, (qk_dim, v_dim), saved=4.0 * tokens * heads, kernels=parts
         )
         return (*messages, kept, *merged, Stream("core_out", "kept", 0.0, 0.0, (0, 0), saved=out_bytes))
     square = tokens * shape.seq_len * heads  # scores, computed whole
@@ -121,7 +140,7 @@ def context_messages(
     (2309.14509); unified sequence parallelism (2405.07719).
     """
     word = words.cp_method
-    flops, width = 2.0 * shape.tokens * keys * heads * (qk_dim + v_dim), max(qk_dim, v_dim)
+    flops, widths = 2.0 * shape.tokens * keys * heads * (qk_dim + v_dim), (qk_dim, v_dim)
     if word == "all-gather":
         whole = kv_bytes * shape.cp
         held = np.where(np.asarray(shape.cp) > 1, whole, 0.0)[()]
@@ -135,9 +154,9 @@ def context_messages(
     if word == "hierarchical":
         return (
             Message("heads", "core_attn", "cp", "all_to_all", moved, 1.0, 1.0, level="local"),
-            Message("ring", "core_attn", "cp", "ring", kv_bytes, 1.0, 2.0, flops, width, level="remote"),
+            Message("ring", "core_attn", "cp", "ring", kv_bytes, 1.0, 2.0, flops, widths, level="remote"),
         )
-    return (Message("ring", "core_attn", "cp", "ring", kv_bytes, 1.0, 2.0, flops, width),)
+    return (Message("ring", "core_attn", "cp", "ring", kv_bytes, 1.0, 2.0, flops, widths),)
 
 
 def operations(
@@ -175,7 +194,7 @@ def operations(
                    plain=norm_plain(turned))
         )  # fmt: skip
     ops += core(shape, words, block.n_heads, block.head_dim, block.v_dim,
-                keys_seen(block, shape.attended_len), kv_bytes)  # fmt: skip
+                keys_computed(block, shape.attended_len, words.score_tile), kv_bytes)  # fmt: skip
     ops += scoring(block, shape)
     o_width = heads * block.v_dim
     if block.o_lora_rank:  # groups of heads to a factor each, then the factors to the width

@@ -71,6 +71,6 @@ def mamba1_operations(
             (2, 3),
             saved=2.0 * tokens * inner,
         ),
-        Core("scan", "ssm", scan, 2.0, 64, saved=2.0 * tokens * inner, units=0.125),
+        Core("scan", "ssm", scan, 2.0, (64,), saved=2.0 * tokens * inner, units=0.125),
         *linear_out("out_proj", "kept", inner, d_model, shape, words),
     )

@@ -115,6 +115,6 @@ def chunked_scan(
     return (
         Message("state", "ssm", "cp", "all_gather", boundary * shape.cp, 1.0, 1.0),
         Stream("states", "ssm", 2.0 * state, 4.0 * state, (4, 6), saved=state, fusible=False),
-        Core(name, "ssm", flops, 2.5, 64, saved=out),
+        Core(name, "ssm", flops, 2.5, (64,), saved=out),
         Stream("gated_norm", "ssm", 3.0 * out, 5.0 * out, (2, 3), saved=out),
     )
