@@ -246,6 +246,19 @@ def test_narrow_heads_are_slower() -> None:
     assert seconds[256] == seconds[128]
 
 
+def test_what_is_masked_in_a_tile_takes_time_and_is_no_work() -> None:
+    record = chips.load("h100")
+    profile = profiles.load(None, record)
+    whole, half = (
+        core_passes(Core("c", "core_attn", 1e12, 2.5, (128, 128), tiled=share), record, profile)
+        for share in (2.0, 1.0)
+    )
+    assert whole.forward == 2.0 * half.forward
+    assert whole.backward_input == 2.0 * half.backward_input
+    assert (whole.flops_forward, whole.flops_backward) == (half.flops_forward, half.flops_backward)
+    assert (whole.floor_forward, whole.floor_backward) == (half.floor_forward, half.floor_backward)
+
+
 def test_heads_fill_a_systolic_array_by_their_width() -> None:
     """On sides of 256 heads of 64 reach half of what 128 do, 256 twice, latent ones (192 and 128) 1.25."""
     record = chips.load("tpu-v6e")

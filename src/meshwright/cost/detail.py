@@ -26,7 +26,7 @@ from meshwright.work import Work
 SAME = 1e-9  # of the whole: less is rounding
 _FORMULAS = {
     Matmul: "max(2 m k n groups / (peak * efficiency), bytes / (HBM bandwidth * share)) + a kernel's start",
-    Core: "FLOPs / (peak * attention share) + a kernel's start",
+    Core: "FLOPs * tiled / (peak * attention share) + a kernel's start",
     Stream: "bytes / (HBM bandwidth * share) * passes of the program + a kernel's start",
     Message: "exposed share * collective, each way",
 }
@@ -186,7 +186,7 @@ def _inputs(op: Operation) -> dict[str, Any]:
     """The operation's own numbers."""
     wanted = {
         Matmul: ("m", "k", "n", "groups"),
-        Core: ("flops", "backward", "width"),
+        Core: ("flops", "tiled", "backward", "width"),
         Stream: ("forward", "backward"),
         Message: ("axis", "collective", "nbytes"),
     }[type(op)]

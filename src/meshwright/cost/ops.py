@@ -53,7 +53,7 @@ class Words:
     )
     dropless: bool = True  # the host waits to hear how many tokens each expert got
     compiled: bool = False  # a compiler joins element-wise passes
-    score_tile: int = 128  # queries and keys of a tile of attention scores
+    score_tile: float = 128.0  # queries and keys of a tile of attention scores
     # Products with adapters on frozen weights, and how many matrices each is; None: all train.
     adapted: frozenset[tuple[str, int]] | None = None
     plain_adapters: bool = False  # in plain tensor operations, with dropout, in fp32
@@ -102,6 +102,7 @@ class Core:
     saved: Num = 0.0
     kernels: Num = 1
     units: float = 1.0  # rate of the units it runs on over that of the matrix units
+    tiled: Num = 1.0  # FLOPs it spends over `flops`, which leave out what is masked inside whole tiles
 
     @property
     def width(self) -> int:
@@ -162,7 +163,7 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int, s
     A tile is computed whole (m/ceil(m)), tiles run in waves over the compute units (the last may be partly
     empty), and short k does not amortise the start. A systolic array of `side` multipliers a side instead
     holds a square of one operand while rows of the other pass: k and one of m and n fill whole sides, the
-    third whole groups of 8 rows.
+    third whole registers of rows.
 
     >>> round(float(matmul_efficiency(8192, 8192, 8192, 1, 132)), 2)
     0.97
@@ -170,12 +171,13 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int, s
     known = numbers()
     depth = k / (k + known["depth_half"])
     if side:
-        still = np.maximum(_filled(n, side) * _filled(m, 8), _filled(m, side) * _filled(n, 8))
+        passing = known["systolic_rows"]
+        still = np.maximum(_filled(n, side) * _filled(m, passing), _filled(m, side) * _filled(n, passing))
         return depth * _filled(k, side) * still
     best: Any = 0.0
     idle = 1.0 - known["last_wave_back"]
     for tile_m, tile_n in _TILES:
-        share = known.get(f"tile_{tile_m}x{tile_n}", 1.0)
+        share = 1.0 if (tile_m, tile_n) == _TILES[0] else known[f"tile_{tile_m}x{tile_n}"]
         rows, columns = np.ceil(m / tile_m), np.ceil(n / tile_n)
         tiles = rows * columns * groups
         waves = tiles / (np.ceil(tiles / compute_units) * compute_units)
@@ -189,7 +191,7 @@ def matmul_efficiency(m: Num, k: Num, n: Num, groups: Num, compute_units: int, s
     return depth * np.maximum(best, known["split_k_rate"] * busy * m / (np.ceil(m / 64) * 64))
 
 
-def _filled(length: Num, whole: int) -> Any:
+def _filled(length: Num, whole: float) -> Any:
     """Share that `length` is of itself rounded up to multiples of `whole`."""
     return length / (np.ceil(length / whole) * whole)
 
@@ -224,7 +226,8 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
     """Seconds of the three products of a linear layer: FLOPs over the sustained peak, or operand bytes.
 
     t = max(2 m k n g / (peak * share * efficiency(m, k, n)), bytes / bandwidth). Low precision adds the
-    passes that quantise its operands. **Source**: roofline; shares from profiles.
+    passes that quantise its operands, adapters on frozen weights their thin products. **Source**: roofline;
+    shares from profiles.
     """
     precision = words.precision if op.quantised else "bf16"
     if precision == "nvfp4":
@@ -234,6 +237,14 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
             return _blended(matmul_passes(few, words, chip, profile), wide, op.kept_wide)
         precision = op.under_fp4
     low = precision in ("fp8", "mxfp8", "nvfp4") and chip.peak_flops(precision) > chip.bf16_flops
+    product = _products(op, precision, low, chip, profile)
+    if low:
+        product = _quantising(product, op, precision, chip, profile)
+    return product if words.adapted is None else _adapted(product, op, words, chip, profile)
+
+
+def _products(op: Matmul, precision: str, low: bool, chip: Chip, profile: Profile) -> Passes:
+    """The three products alone; `low`: the chip has a peak of its own for `precision`."""
     peak = chip.peak_flops(precision)
     share = profile["matrix"] * (profile["low_precision"] if low else 1.0)
     if precision == "nvfp4" and chip.fp4_flops:
@@ -251,43 +262,75 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
     flops = 2.0 * op.m * op.k * op.n * op.groups
     operands = (op.m * op.k + op.k * op.n) * size * op.groups + 2.0 * op.m * op.n * op.groups
     traffic = stream_seconds(operands, chip, profile)
-    forward = np.maximum(flops / (rate * efficiency(op.m, op.k, op.n)), traffic)
-    data = np.maximum(flops / (rate * efficiency(op.m, op.n, op.k)), traffic)
     # The weight gradient is added to what earlier microbatches left: read and written once more.
     accumulated = operands + (2.0 * profile.framework.grad_bytes - size) * op.k * op.n * op.groups
-    weight = np.maximum(
-        flops / (rate * efficiency(op.k, op.m, op.n)),
-        stream_seconds(accumulated, chip, profile),
-    )
-    each = 1.0 + numbers()["call_share"] * (op.calls - 1.0)
-    kernels = (each, 2.0 * each)
-    if low:
-        # x is read in 16 bits and written in both layouts forward, its gradient in both backward. Weights are
-        # quantised once a step, and a fused program quantises on the way out of the product before. Four bits
-        # need the largest value of the whole tensor first: one more reading (arXiv 2509.25149, appendix).
-        copies = 0.0 if op.fused else (4.0 if precision == "nvfp4" else 2.0) + 2.0 * size
-        x, dy = op.m * op.k * op.groups, op.m * op.n * op.groups
-        forward = forward + stream_seconds(copies * x, chip, profile)
-        data = data + stream_seconds(copies * dy, chip, profile)
-        kernels = (2.0 * each, 3.0 * each)
     floor = np.maximum(flops / peak, operands / chip.hbm_bytes_s)
-    if words.adapted is None:
-        return Passes(forward, data, weight, flops, 2.0 * flops, floor, 2.0 * floor, *kernels, each)
-    matrices = dict(words.adapted).get(op.name, 0)
-    if matrices:
-        if not words.plain_adapters:
-            matrices = 1  # one adapter on the product of all
-        x, y = float(matrices) * op.m * op.k * op.groups, op.m * op.n * op.groups
-        kind, known = "plain_adapter" if words.plain_adapters else "adapter", numbers()
+    each = 1.0 + numbers()["call_share"] * (op.calls - 1.0)
+    return Passes(
+        forward=np.maximum(flops / (rate * efficiency(op.m, op.k, op.n)), traffic),
+        backward_input=np.maximum(flops / (rate * efficiency(op.m, op.n, op.k)), traffic),
+        backward_weight=np.maximum(
+            flops / (rate * efficiency(op.k, op.m, op.n)), stream_seconds(accumulated, chip, profile)
+        ),
+        flops_forward=flops,
+        flops_backward=2.0 * flops,
+        floor_forward=floor,
+        floor_backward=2.0 * floor,
+        kernels_forward=each,
+        kernels_backward=2.0 * each,
+        kernels_weight=each,
+    )
 
-        def moved(way: str) -> Any:
-            """Bytes beside the frozen product."""
-            return known[f"{kind}_{way}_input_bytes"] * x + known[f"{kind}_{way}_output_bytes"] * y
 
-        forward = forward + stream_seconds(moved("forward"), chip, profile)
-        data = data + stream_seconds(moved("backward"), chip, profile)
-        kernels = (kernels[0] + 2.0 * matrices * each, kernels[1] + 4.0 * matrices * each)
-    return Passes(forward, data, 0.0, flops, flops, floor, floor, kernels[0], kernels[1] - each)
+def _quantising(product: Passes, op: Matmul, precision: str, chip: Chip, profile: Profile) -> Passes:
+    """`product` with what quantises its operands.
+
+    x is read in 16 bits and written in both layouts forward, its gradient in both backward. Weights are
+    quantised once a step, and a fused program quantises on the way out of the product before. Four bits need
+    the largest value of the whole tensor first: one more reading (arXiv 2509.25149, appendix).
+    """
+    size = element_bytes(precision)
+    copies = 0.0 if op.fused else (4.0 if precision == "nvfp4" else 2.0) + 2.0 * size
+    x, dy = op.m * op.k * op.groups, op.m * op.n * op.groups
+    return replace(
+        product,
+        forward=product.forward + stream_seconds(copies * x, chip, profile),
+        backward_input=product.backward_input + stream_seconds(copies * dy, chip, profile),
+        kernels_forward=2.0 * product.kernels_weight,
+        kernels_backward=3.0 * product.kernels_weight,
+    )
+
+
+def _adapted(product: Passes, op: Matmul, words: Words, chip: Chip, profile: Profile) -> Passes:
+    """`product` with frozen weights, which get no gradient, and what its adapters move beside it."""
+    each = product.kernels_weight
+    frozen = replace(
+        product,
+        backward_weight=0.0,
+        flops_backward=product.flops_forward,
+        floor_backward=product.floor_forward,
+        kernels_backward=product.kernels_backward - each,
+        kernels_weight=0.0,
+    )
+    matrices = dict(words.adapted or ()).get(op.name, 0)
+    if not matrices:
+        return frozen
+    if not words.plain_adapters:
+        matrices = 1  # one adapter on the product of all
+    x, y = float(matrices) * op.m * op.k * op.groups, op.m * op.n * op.groups
+    kind, known = "plain_adapter" if words.plain_adapters else "adapter", numbers()
+
+    def moved(way: str) -> Any:
+        """Bytes beside the frozen product."""
+        return known[f"{kind}_{way}_input_bytes"] * x + known[f"{kind}_{way}_output_bytes"] * y
+
+    return replace(
+        frozen,
+        forward=frozen.forward + stream_seconds(moved("forward"), chip, profile),
+        backward_input=frozen.backward_input + stream_seconds(moved("backward"), chip, profile),
+        kernels_forward=frozen.kernels_forward + 2.0 * matrices * each,
+        kernels_backward=frozen.kernels_backward + 4.0 * matrices * each,
+    )
 
 
 def _blended(most: Passes, rest: Passes, share: float) -> Passes:
@@ -307,18 +350,19 @@ def core_passes(op: Core, chip: Chip, profile: Profile) -> Passes:
     """Seconds of an attention core: FLOPs over the peak's share that such kernels sustain.
 
     The share is one of heads 128 wide. Narrower ones leave the matrix units waiting, in proportion. A
-    systolic array is filled by a head's width in both products (as k, then as n), whatever the tokens. The
-    backward kernel is slower.
+    systolic array is filled by a head's width in both products (as k, then as n), whatever the tokens. What
+    is masked inside a tile takes time and does not count as FLOPs. The backward kernel is slower.
     """
     lost = (1.0 - numbers()["narrow_head_rate"]) * (128.0 - op.width) / 64.0
     narrow = min(1.0, 1.0 - lost)
-    if chip.systolic_side:
+    if chip.systolic_side and op.units == 1.0:
         narrow = _head_filled(op.widths, chip.systolic_side) / _head_filled((128,), chip.systolic_side)
     rate = chip.bf16_flops * op.units * np.minimum(profile["attention"] * narrow, MOST_OF_PEAK)
+    seconds = op.flops * op.tiled / rate
     floor = op.flops / chip.bf16_flops
     return Passes(
-        forward=op.flops / rate,
-        backward_input=op.backward * op.flops / (numbers()["attention_backward_rate"] * rate),
+        forward=seconds,
+        backward_input=op.backward * seconds / numbers()["attention_backward_rate"],
         flops_forward=op.flops,
         flops_backward=op.backward * op.flops,
         floor_forward=floor,

@@ -20,6 +20,7 @@ from meshwright.cost.adapters import adapted_products, plain_adapters
 from meshwright.cost.distinct import Axis, Candidates, Distinct, Short, Values, axis, picked
 from meshwright.cost.layer import COMPILED, NO_OFFLOAD, LayerCost, Price, priced, sent_anew, summed
 from meshwright.cost.layers import ends, is_hybrid, operations, shared_operations
+from meshwright.cost.numbers import numbers
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
 from meshwright.hardware.records import Chip, Cluster
 from meshwright.model.params import mtp_blocks
@@ -96,7 +97,7 @@ def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:
         imbalance=float(profile["imbalance"]) if unbalanced else 1.0,
         fused_experts="cuda-graphs-full" in work.options,
         dropless="token-drop" not in work.options,
-        score_tile=profile.framework.score_tile,
+        score_tile=profile.framework.score_tile or numbers()["score_tile"],
         compiled=profile.framework.compiled or bool(work.options & COMPILED),
         loss=loss_word(work, profile),
         adapted=adapted_products(strategy.finetune),

@@ -71,7 +71,7 @@ class Framework:
     keeps_gathered: bool = False  # ZeRO-3: what is gathered piles up to the whole model before it is dropped
     unties: bool = False  # a matrix that embedding and head share is stored twice
     keeps_quantised_inputs: bool = False  # products with quantised weights keep their inputs, frozen or not
-    score_tile: int = 128  # queries and keys of a tile of its fused attention
+    score_tile: int = 0  # queries and keys of a tile of its fused attention; 0: those of usual kernels
     fragments: float = 0.05  # of what comes and goes, what the allocator cannot use again even when it must
     schedules: tuple[str, ...] = ("1f1b", "interleaved-1f1b")  # that its pipeline runs unless told otherwise
     # Schedules whose ranks wait for each send, though the order of passes would let it run beside them.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -33,21 +34,21 @@ def attended(seq_len: Num, window: int | None, *, chunked: bool = False) -> Num:
     return w - w * w / (2.0 * seq_len)
 
 
-def keys_computed(mixer: Attention, seq_len: Num, tile: int) -> Num:
-    """Mean number of keys that a kernel computes for a query of `mixer`: of a window it takes whole tiles.
+def tiled(mixer: Attention, seq_len: Num, tile: float) -> Num:
+    """Keys that a kernel computes for a query of `mixer` over those that it attends to.
 
-    Queries of a tile and the `w` keys before each span `ceil((w - 1) / tile) + 1` tiles of keys. The causal
-    triangle's own edge is in the measured rate.
+    Of a window it takes whole tiles: queries of a tile and the `w` keys before each span
+    `ceil((w - 1) / tile) + 1` tiles of keys. The causal triangle's own edge is in the measured rate.
 
     >>> from meshwright.model.records import Attention
     >>> narrow = Attention(n_heads=64, n_kv_heads=8, head_dim=64, window=128)
-    >>> [float(keys_computed(narrow, 1 << 20, tile)) for tile in (128, 512)]
-    [255.96875, 1023.5]
+    >>> [round(float(tiled(narrow, 1 << 20, tile)), 3) for tile in (128, 512)]
+    [2.0, 7.997]
     """
     if mixer.window is None or mixer.chunked:
-        return keys_seen(mixer, seq_len)
-    whole = tile * (1 + -(-(mixer.window - 1) // tile))
-    return keys_seen(replace(mixer, window=whole), seq_len)
+        return 1.0
+    whole = tile * (1 + math.ceil((mixer.window - 1) / tile))
+    return keys_seen(replace(mixer, window=round(whole)), seq_len) / keys_seen(mixer, seq_len)
 
 
 def keys_seen(mixer: Attention | LatentAttention, seq_len: Num) -> Num:
@@ -77,22 +78,30 @@ def scoring(mixer: Attention | LatentAttention, shape: Shape) -> tuple[Operation
 
 
 def core(
-    shape: Shape, words: Words, n_heads: Num, qk_dim: int, v_dim: int, keys: Num, kv_bytes: Num
+    shape: Shape,
+    words: Words,
+    n_heads: Num,
+    qk_dim: int,
+    v_dim: int,
+    keys: Num,
+    kv_bytes: Num,
+    excess: Num = 1.0,
 ) -> tuple[Operation, ...]:
     """The core alone: flash (scores stay on chip) or the unfused products and softmax of 2021-22.
 
-    Causal FLOPs: 2 * tokens * keys * heads * (qk + v); saved: output and log-sum-exp; unfused also
-    5 a s^2 b bytes of scores, probabilities and mask (Korthikanti et al. 2022, eq. 1).
+    Causal FLOPs: 2 * tokens * keys * heads * (qk + v), of which a flash kernel spends `excess` times as many;
+    saved: output and log-sum-exp; unfused also 5 a s^2 b bytes of scores, probabilities and mask (Korthikanti
+    et al. 2022, eq. 1).
     """
     heads = n_heads / shape.tp
     tokens = shape.tokens
     out_bytes = 2.0 * tokens * heads * v_dim
-    messages = context_messages(shape, words, heads, qk_dim, v_dim, kv_bytes, keys)
+    messages = context_messages(shape, words, heads, qk_dim, v_dim, kv_bytes, keys * excess)
     if words.flash:
         flops = 2.0 * tokens * keys * heads * (qk_dim + v_dim)
         parts, merged = merges(shape, words, heads, qk_dim, v_dim, kv_bytes)
         kept = Core(
-            "core", "core_attn", flops, 2.5, (qk_dim, v_dim), saved=4.0 * tokens * heads, kernels=parts
+            "core", "core_attn", flops, 2.5, (qk_dim, v_dim), 4.0 * tokens * heads, parts, tiled=excess
         )
         return (*messages, kept, *merged, Stream("core_out", "kept", 0.0, 0.0, (0, 0), saved=out_bytes))
     square = tokens * shape.seq_len * heads  # scores, computed whole
@@ -133,9 +142,10 @@ def context_messages(
     """What context parallelism sends: keys and values around a ring, to everyone, or heads against sequence.
 
     Ring: (cp-1) blocks of K and V forward, with their gradients twice that backward, beside the blocks'
-    compute. All-gather: the whole K and V before the core, again backward, and their gradients scattered; a
-    rank holds them meanwhile. All-to-all: q, k, v in and o out. Hierarchical: all-to-all inside the fast
-    domain, a ring over domains of the blocks that this leaves, as large as before. Bytes per rank.
+    compute (`keys`: those that a kernel computes). All-gather: the whole K and V before the core, again
+    backward, and their gradients scattered; a rank holds them meanwhile. All-to-all: q, k, v in and o out.
+    Hierarchical: all-to-all inside the fast domain, a ring over domains of the blocks that this leaves, as
+    large as before. Bytes per rank.
     **Source**: ring attention (arXiv 2310.01889); Llama 3 (2407.21783), section 3.3.2; DeepSpeed-Ulysses
     (2309.14509); unified sequence parallelism (2405.07719).
     """
@@ -194,7 +204,8 @@ def operations(
                    plain=norm_plain(turned))
         )  # fmt: skip
     ops += core(shape, words, block.n_heads, block.head_dim, block.v_dim,
-                keys_computed(block, shape.attended_len, words.score_tile), kv_bytes)  # fmt: skip
+                keys_seen(block, shape.attended_len), kv_bytes,
+                tiled(block, shape.attended_len, words.score_tile))  # fmt: skip
     ops += scoring(block, shape)
     o_width = heads * block.v_dim
     if block.o_lora_rank:  # groups of heads to a factor each, then the factors to the width
