@@ -3,8 +3,9 @@
 `python docs/accuracy.py` validates every shipped table, predicts each source and each pair of a model and a
 chip by a fit that never saw it (from the linearisation at the shipped numbers), and lists the twenty worst
 runs: what their predicted step is made of, and what was found where one was looked into. Errors of sources
-left out also make `error_bands.csv`, the intervals around estimates, and `left_out.csv`, which `validate`
-shows; those of peaks make `memory_bands.csv`. Takes minutes.
+left out also make `left_out.csv`, which `validate` shows; those of sources left out with chips, programs and
+architectures make `error_bands.csv`, the intervals around estimates, and those of peaks `memory_bands.csv`.
+`covered.csv` says what the runs are of. Takes minutes.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.calibrate import bands, fit, rows, unseen
+from meshwright.calibrate import bands, coverage, fit, rows, unseen
 from meshwright.calibrate.predict import predict
 from meshwright.calibrate.statistics import pooled
 from meshwright.calibrate.validate import EXPERTS, validate
@@ -27,6 +28,7 @@ from meshwright.calibrate.validate import EXPERTS, validate
 PAGE = Path(__file__).parent / "accuracy.md"
 BANDS = Path(bands.__file__).parent / bands.TIME
 MEMORY_BANDS = BANDS.parent / bands.MEMORY
+COVERED = BANDS.parent / coverage.COVERED_FILE
 LEFT_OUT = Path(unseen.__file__).parent / "left_out.csv"
 READINGS = Path(__file__).parent / "accuracy_readings.csv"  # part of a run's id, and what was found of it
 TABLES = ("training", "training-small-one-node", "memory", "memory-small")
@@ -110,13 +112,15 @@ def write_memory_bands() -> None:
     No number of memory is fitted, so no run has to be left out.
     """
     apart = [
-        (labels["framework"], labels["architecture"], row.source, math.log(row.predicted / row.measured))
+        bands.Residual(
+            (labels["framework"], labels["architecture"]), row.source, math.log(row.predicted / row.measured)
+        )
         for name in ("training", "memory")
         for row in validate(rows.shipped(name)).rows  # type: ignore[arg-type]
         if row.metric == "peak_memory_gib" and row.predicted
         for labels in (dict(row.labels),)
     ]
-    bands.write(MEMORY_BANDS, apart, datetime.now(tz=UTC).date().isoformat())
+    bands.write(MEMORY_BANDS, bands.measured(apart), datetime.now(tz=UTC).date().isoformat())
 
 
 def memory() -> str:
@@ -151,6 +155,48 @@ def memory() -> str:
     )
 
 
+def intervals(solution: fit.Solution, today: str) -> list[str]:
+    """The interval around a step by what runs cover of a job, and how often it holds a source that is not in
+    it; written as `error_bands.csv`."""
+    held = coverage.held(solution)
+    residuals = bands.of_times(held)
+    found = bands.measured_times(residuals)
+    bands.write(BANDS, found, today)
+    checked = list(zip(held, residuals, bands.without_source(residuals), strict=True))
+    lines = []
+    for group, m in found.items():
+        errors = [100.0 * abs(math.expm1(r.value)) for r in residuals if r.group == group]
+        if errors:  # else a wider group, asked where one of these says too little
+            inside = held_shares([(h.source, i) for h, r, i in checked if r.group == group])
+            ends = f"{m.low:.2f} to {m.high:.2f}"
+            lines.append([*group, *spread(errors)[:3], f"{m.n_sources}", ends, *inside])
+    alone = held_shares([(h.source, i) for h, _, i in checked if h.left_out == "source"])
+    head = ("covered by runs", "experts", "predictions", "median error", "90 % below", "sources",
+            "interval, of predicted", "holds of predictions", "holds of a source, mean")  # fmt: skip
+    return [
+        "## How wide an interval is",
+        "",
+        "A job is covered by a run of its program on its chip and by one of its architecture. Every run is "
+        "predicted by fits without its source, and without its chip, its program, both, or its architecture "
+        "too; by what those fits still saw it counts to a class. The interval of a class reaches over 80 % "
+        "of its predictions, a source weighing as the root of its runs, and over that of the class of which "
+        "more is seen. How often it holds is counted with intervals that the other sources make: of runs "
+        f"whose source alone is left out {alone[0]} (mean of sources {alone[1]}), of each class "
+        "as the table says.",
+        "",
+        table(head, lines),
+    ]
+
+
+def held_shares(inside: list[tuple[str, bool]]) -> tuple[str, str]:
+    """Of what share of runs, and of each source's in the mean, an interval holds the measured step."""
+    of: dict[str, list[bool]] = {}
+    for source, one in inside:
+        of.setdefault(source, []).append(one)
+    runs = statistics.mean(one for _, one in inside)
+    return f"{100.0 * runs:.0f} %", f"{100.0 * statistics.mean(map(statistics.mean, of.values())):.0f} %"
+
+
 def left_out() -> str:
     """Each source and each pair of model and chip predicted by a fit without it, and the worst runs."""
     found = fit.observations(rows.shipped("training"))
@@ -171,14 +217,10 @@ def left_out() -> str:
         "",
         table(("source", "runs", "median error", "90 % below", "worst"), lines),
     ]
-    cases = {one.case.run.id: one.case for one in found}
-    apart = [
-        (cases[i].framework or "", bands.architecture(cases[i].model), source, residual)
-        for i, source, residual in sources
-    ]
     today = datetime.now(tz=UTC).date().isoformat()
-    bands.write(BANDS, apart, today)
     unseen.write(LEFT_OUT, groups, today)
+    coverage.write(COVERED, found, today)
+    text += ["", *intervals(solution, today)]
     worst = sorted(zip(solution.residual, found, strict=True), key=lambda pair: -abs(pair[0]))[:20]
     parts = []
     for residual, one in worst:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 
@@ -9,35 +10,66 @@ import pytest
 
 import meshwright
 from meshwright.calibrate import bands
-from meshwright.calibrate.bands import ANY, INSIDE, Residual, interval, measured_bands, write
+from meshwright.calibrate.bands import (
+    ANY,
+    EXPERTS,
+    INSIDE,
+    MEMORY,
+    NO_EXPERTS,
+    TIME,
+    Residual,
+    interval,
+    measured,
+    measured_times,
+    peak_interval,
+    without_source,
+    write,
+)
+from meshwright.calibrate.coverage import COVERED, ONE
+from meshwright.cli.main import run
+from meshwright.hardware import chips
 from meshwright.model import presets
 
 
-def spread(kind: str, n: int, width: float, sources: int = 4) -> list[Residual]:
+def spread(group: tuple[str, str], n: int, width: float, sources: int = 4) -> list[Residual]:
     """n runs whose errors are spread evenly from -width to width."""
-    return [("f", kind, str(i % sources), width * (2 * i / (n - 1) - 1)) for i in range(n)]
+    return [Residual(group, str(i % sources), width * (2 * i / (n - 1) - 1)) for i in range(n)]
 
 
 def test_a_band_holds_its_share_of_the_runs() -> None:
-    runs = spread("dense", 101, 0.3)
-    low, high, n, sources = measured_bands(runs)["f", "dense"]
-    assert (n, sources) == (101, 4)
-    inside = sum(low <= math.exp(-residual) <= high for *_, residual in runs)
+    runs = spread(("f", "dense"), 101, 0.3)
+    found = measured(runs)["f", "dense"]
+    assert (found.n_runs, found.n_sources) == (101, 4)
+    inside = sum(found.low <= math.exp(-one.value) <= found.high for one in runs)
     assert inside / len(runs) == pytest.approx(INSIDE, abs=0.02)
-    assert low == pytest.approx(math.exp(-0.8 * 0.3))
+    assert found.low == pytest.approx(math.exp(-0.8 * 0.3), rel=0.01)
 
 
 def test_an_estimate_lies_in_its_interval() -> None:
     """Where a group is off to one side the interval reaches from the estimate to there."""
-    slow = [("f", "dense", str(i % 4), -0.5 - 0.001 * i) for i in range(40)]
-    low, high, *_ = measured_bands(slow)["f", "dense"]
-    assert low == 1.0
-    assert high == pytest.approx(math.exp(0.535), rel=0.01)
+    slow = [Residual(("f", "dense"), str(i % 4), -0.5 - 0.001 * i) for i in range(40)]
+    found = measured(slow)["f", "dense"]
+    assert found.low == 1.0
+    assert found.high == pytest.approx(math.exp(0.535), rel=0.01)
+
+
+def test_a_source_weighs_as_the_root_of_its_runs() -> None:
+    """400 runs of one source and 25 of each of four weigh as 20 and four times 5."""
+    group = ("f", "dense")
+    one = [Residual(group, "large", 0.0)] * 400
+    four = [Residual(group, str(s), 1.0) for s in range(4)] * 25
+    assert measured(one + four)[group].low == pytest.approx(math.exp(-1.0))
+    twice = [Residual(group, "large", 0.0)] * 400 + [Residual(group, str(s), 1.0) for s in range(2)]
+    assert measured(twice)[group].low > 0.99
 
 
 def test_groups_that_say_too_little_are_not_written() -> None:
-    found = measured_bands(
-        [*spread("dense", 60, 0.1), *spread("moe", 5, 0.5), *spread("mla", 60, 0.2, sources=2)]
+    found = measured(
+        [
+            *spread(("f", "dense"), 60, 0.1),
+            *spread(("f", "moe"), 5, 0.5),
+            *spread(("f", "mla"), 60, 0.2, sources=2),
+        ]
     )
     assert ("f", "dense") in found
     assert ("f", "moe") not in found
@@ -45,33 +77,81 @@ def test_groups_that_say_too_little_are_not_written() -> None:
     assert {(ANY, ANY), ("f", ANY)} <= set(found)
 
 
+def test_less_that_is_seen_is_never_more_certain() -> None:
+    residuals = [*spread((COVERED, EXPERTS), 60, 0.3), *spread((ONE, EXPERTS), 60, 0.1)]
+    found = measured_times(residuals)
+    assert found[ONE, EXPERTS].low == found[COVERED, EXPERTS].low
+    assert found[ONE, EXPERTS].high == found[COVERED, EXPERTS].high
+
+
+def test_a_source_is_held_against_the_others() -> None:
+    """One that is off by far lies outside of what the others make, whatever it does to their interval."""
+    far = [Residual((COVERED, NO_EXPERTS), "far", 0.9)] * 30
+    inside = without_source([*spread((COVERED, NO_EXPERTS), 60, 0.1), *far])
+    assert len(inside) == 90
+    assert sum(inside[:60]) > 40
+    assert not any(inside[60:])
+
+
 def test_the_file_round_trips(tmp_path: Path) -> None:
-    write(tmp_path / "bands.csv", spread("dense", 40, 0.1), "2026-01-01")
-    lines = (tmp_path / "bands.csv").read_text().splitlines()
-    assert lines[0] == ",".join(bands.COLUMNS)
+    write(tmp_path / MEMORY, measured(spread(("f", "dense"), 40, 0.1)), "2026-01-01")
+    lines = (tmp_path / MEMORY).read_text().splitlines()
+    assert lines[0] == ",".join(bands.COLUMNS[MEMORY])
     assert all(line.endswith(",2026-01-01") for line in lines[1:])
 
 
 def test_every_estimate_has_an_interval_around_it() -> None:
-    assert (ANY, ANY) in bands.bands()
-    for low, high in bands.bands().values():
+    assert (ANY, ANY) in bands.bands(TIME)
+    for low, high in bands.bands(TIME).values():
         assert 0.3 < low <= 1.0 <= high < 3.0
-    model = presets.load("llama-3.1-8b")
-    found = interval("megatron-core", model, 2.0)
-    assert found is not None
-    assert found == interval("megatron-core", model, 2.0)
     one = meshwright.estimate("llama-3.1-8b", "8xh100", seq_len=4096, global_batch_size=64, nearest=0)
     assert one.interval_s is not None
     assert one.interval_s[0] <= one.step_time_s <= one.interval_s[1]
-    assert one.json()["plan"]["step_time_interval_s"] == list(one.interval_s)
-    assert interval("nobody's", model, 1.0) == interval("another's", model, 1.0)
+    plan = one.json()["plan"]
+    assert plan["step_time_interval_s"] == list(one.interval_s)
+    assert plan["step_time_interval_because"] == ""
+
+
+def test_what_no_run_covers_is_less_certain_and_says_why() -> None:
+    model, experts = presets.load("llama-3.1-8b"), presets.load("qwen3-235b-a22b")
+    h100, l40s = chips.load("h100"), chips.load("l40s")
+
+    def width(found: bands.Interval) -> float:
+        return found.ends[1] / found.ends[0]
+
+    seen = interval(h100, "megatron-core", model, 2.0)
+    assert seen.because == ""
+    for chip, program, said in (
+        (l40s, "megatron-core", "no measured run on L40S"),
+        (h100, "levanter", "no measured run with levanter"),
+        (l40s, "levanter", "no measured run on L40S, none with levanter"),
+        (h100, "maxtext", "no measured run on H100-SXM with maxtext"),
+    ):
+        found = interval(chip, program, model, 2.0)
+        assert found.because == said
+        assert width(found) > width(seen)
+    far, near = (interval(c, "megatron-core", experts, 2.0) for c in (l40s, h100))
+    assert width(far) > width(near)
+    assert width(interval(l40s, "levanter", experts, 2.0)) > width(far)
+    assert interval(l40s, "nobody's", model, 1.0).ends == interval(l40s, "another's", model, 1.0).ends
+
+
+def test_verbs_say_why_an_interval_is_wide(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["--on", "8xl40s", "--seq-len", "4096", "--global-batch", "64"]
+    said = "no measured run on L40S"
+    assert run(["estimate", "llama-3.2-1b", *args, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["step_time_interval_because"] == said
+    for verb in (["estimate"], ["compare", "--vary", "tp=1,2"], ["explain", "--plain"]):
+        run([verb[0], "llama-3.2-1b", *args, *verb[1:]])
+        assert f"there is {said}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_estimate_has_an_interval_around_its_peak() -> None:
-    for low, high in bands.bands(bands.MEMORY).values():
+    for low, high in bands.bands(MEMORY).values():
         assert 0.5 < low <= 1.0 <= high < 1.5
     one = meshwright.estimate("llama-3.1-8b", "8xh100", seq_len=4096, global_batch_size=64, nearest=0)
     assert one.interval_bytes is not None
     low, high = one.interval_bytes
     assert low <= float(one.evaluation.peak_bytes) <= high
+    assert one.interval_bytes == peak_interval("megatron-core", one.model, float(one.evaluation.peak_bytes))
     assert one.json()["plan"]["memory"]["peak_interval_gib"] == [low / 2**30, high / 2**30]

@@ -66,14 +66,16 @@ def finished(
         from meshwright.calibrate import nearest as nearest_runs
 
         near = tuple(nearest_runs.nearest(request.model, machine, work, strategy, n=nearest))
+    interval = bands.interval(machine.chip, habits.name, request.model, float(evaluation.step_time_s))
     ways = balanced(request.model, machine, work, strategy, request.profile) if balance else {}
     return replace(
         brief(request, strategy, evaluation),
         derived=derived,
         diagnostics=tuple(found),
         nearest=near,
-        interval_s=bands.interval(habits.name, request.model, float(evaluation.step_time_s)),
-        interval_bytes=bands.interval(habits.name, request.model, float(evaluation.peak_bytes), bands.MEMORY),
+        interval_s=interval.ends,
+        interval_because=interval.because,
+        interval_bytes=bands.peak_interval(habits.name, request.model, float(evaluation.peak_bytes)),
         price_per_chip_hour=price_per_chip_hour,
         moe_balance=ways,
     )

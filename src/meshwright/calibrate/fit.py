@@ -227,18 +227,35 @@ class Solution:
         That fit starts from the linearisation at the solution: the groups are many, and few move it far.
         """
         task, found = self.task, self.task.found
-        spreads = np.array([spread_of(n) for n in task.names])
-        groups = np.array([group_of(one) for one in found])
+        groups = [group_of(one) for one in found]
+        points = self._without([(group,) for group in groups])
         errors = []
-        for group in dict.fromkeys(groups.tolist()):
-            rest = groups != group
-            other = solve(self.residual[rest], self.jacobian[rest], self.point, spreads, task.weights[rest])
-            factors = dict(zip(task.names, other.tolist(), strict=True))
-            for j in np.flatnonzero(~rest).tolist():
+        for group in dict.fromkeys(groups):
+            factors = dict(zip(task.names, points[(group,)].tolist(), strict=True))
+            for j in (j for j, own in enumerate(groups) if own == group):
                 one = found[j]
                 value, _ = log_step(one, factors, task.keys[j], task.priors[j])
                 errors.append((one.case.run.id, group, value - math.log(one.seconds)))
         return tuple(errors)
+
+    def beside(self, labels: Sequence[tuple[str, ...]]) -> list[float]:
+        """ln(predicted / measured) of each run by a fit without any run that shares one of its labels, along
+        the linearisation: a full prediction differs by half a percent of a step in the median."""
+        points = self._without(labels)
+        moved = [float(row @ (points[own] - self.point)) for row, own in zip(self.jacobian, labels)]
+        return [before + by for before, by in zip(self.residual.tolist(), moved)]
+
+    def _without(self, labels: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], Array]:
+        """The factors of a fit, for each labels of a run, to all runs that share none of them."""
+        spreads = np.array([spread_of(n) for n in self.task.names])
+        columns = [np.array(column) for column in zip(*labels)]
+        points = {}
+        for own in dict.fromkeys(labels):
+            rest = np.all([column != name for column, name in zip(columns, own)], axis=0)
+            points[own] = solve(
+                self.residual[rest], self.jacobian[rest], self.point, spreads, self.task.weights[rest]
+            )
+        return points
 
 
 def problem(found: list[Observation], *, refine: bool = False, pairs: set[str] | None = None) -> Problem:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from meshwright.calibrate.bands import architecture
 from meshwright.calibrate.cases import Case, case, load_chip
+from meshwright.calibrate.coverage import architecture
 from meshwright.calibrate.predict import Predict, predict
 from meshwright.calibrate.rows import Run, shipped
 from meshwright.calibrate.shapes import NoShape, shape

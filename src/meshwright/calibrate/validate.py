@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
-from meshwright.calibrate.bands import architecture
 from meshwright.calibrate.cases import Case, Miss, Skip, case
 from meshwright.calibrate.conventions import convention, counted_flops, peak_flops, reading
+from meshwright.calibrate.coverage import architecture
 from meshwright.calibrate.predict import Predict, Prediction, predict
 from meshwright.calibrate.rows import Run
 from meshwright.calibrate.statistics import (

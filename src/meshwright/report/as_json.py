@@ -196,6 +196,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
         "step_time_s": estimate.step_time_s,
         "closed_form_step_time_s": float(estimate.closed_form.step_time_s),
         "step_time_interval_s": None if estimate.interval_s is None else list(estimate.interval_s),
+        "step_time_interval_because": estimate.interval_because,
         "tokens_per_s_per_chip": estimate.tokens_per_s_per_chip,
         "model_tflops_per_chip": estimate.model_flops_per_s_per_chip / 1e12,
         "mfu": estimate.mfu,

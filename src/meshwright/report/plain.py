@@ -223,6 +223,8 @@ def _trust(found: Explanation) -> str:
             f"Held against runs that it had not seen, such a calculation had {10 * bands.INSIDE:.0f} of "
             f"10 within what here is {low} to {high}. "
         )
+        if found.estimate.interval_because:
+            band += f"The span is wide because there is {found.estimate.interval_because}. "
     return (
         f"{guessed}; the rest comes from the makers' data sheets and from published measurements of other "
         f"runs. {band}It is a calculation and not a measurement: a short trial on the real machine should "

@@ -81,6 +81,7 @@ class Estimate:
     diagnostics: tuple[Diagnostic, ...] = ()
     nearest: tuple[Near, ...] = ()
     interval_s: tuple[float, float] | None = None
+    interval_because: str = ""  # what no measured run has of the job, where that makes the interval wider
     interval_bytes: tuple[float, float] | None = None  # of the peak
     price_per_chip_hour: float | None = None
     moe_balance: dict[str, Balanced] = field(default_factory=dict)  # of a plan with experts, if asked for

@@ -35,6 +35,7 @@ def verdict(report: Report) -> dict[str, Any]:
     low_high, held = "", ""
     if e.interval_s is not None:
         low_high = " to ".join(units.seconds_text(s) for s in e.interval_s) + such
+        low_high += f" ({e.interval_because})" if e.interval_because else ""
     if e.interval_bytes is not None:
         held = "; " + " to ".join(units.bytes_text(b) for b in e.interval_bytes) + such
     peak, room = float(e.evaluation.peak_bytes) / GIB, float(e.evaluation.capacity_bytes) / GIB
