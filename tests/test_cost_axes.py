@@ -150,10 +150,29 @@ def test_packed_documents_attend_to_themselves() -> None:
     assert longer.step_time_s == whole.step_time_s
 
 
-@pytest.mark.parametrize("word", ["straggler:0.5", "straggler:x", "straggler", "documents:", "dropless:2"])
+@pytest.mark.parametrize(
+    "word",
+    ["straggler:0.5", "straggler:x", "straggler", "documents:", "dropless:2", "capacity:0.9", "capacity"],
+)
 def test_switches_that_carry_a_number_are_checked(word: str) -> None:
     with pytest.raises(InputError, match="number"):
         work_of(WorkGiven(4096, 64, options=(word,)), None, {})
+
+
+def test_a_capacity_costs_what_its_padding_computes() -> None:
+    """Of 1 it is what dropping tokens is; of more it is slower; and dropless keeps what it drops."""
+    strategy = Strategy(dp=8, ep=8, zero_group=8, recompute="full")
+    seconds = [
+        run(strategy, Work(4096, 64, options=frozenset(words)), model="mixtral-8x7b", on="8xh100")
+        for words in (("token-drop",), ("capacity:1",), ("capacity:1.25",), ("capacity:2",))
+    ]
+    dropped, one, more, most = seconds
+    assert one.step_time_s == dropped.step_time_s
+    assert one.step_time_s < more.step_time_s < most.step_time_s
+    assert one.model_flops == more.model_flops
+    assert more.hardware_flops < most.hardware_flops
+    with pytest.raises(InputError, match="drops nothing"):
+        work_of(WorkGiven(4096, 64, options=("capacity:1.25", "dropless")), None, {})
 
 
 @pytest.mark.parametrize(("word", "share"), [("every:2", 0.5), ("every:4", 0.25), ("layers:8", 0.25)])

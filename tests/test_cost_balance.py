@@ -190,5 +190,10 @@ def test_the_command_shows_each_word(capsys: pytest.CaptureFixture[str]) -> None
     shown = json.loads(capsys.readouterr().out)
     assert shown["plan"]["strategy"]["moe_balance"] == "bias"
     assert "dropless" in shown["work"]["options"]
+    assert meshwright(["estimate", *args, *strategy, "--moe-balance", "bias+capacity:1.25", "--json"]) == 0
+    capped = json.loads(capsys.readouterr().out)
+    assert capped["plan"]["strategy"]["moe_balance"] == "bias"
+    assert "capacity:1.25" in capped["work"]["options"]
+    assert capped["plan"]["step_time_s"] != shown["plan"]["step_time_s"]
     assert meshwright(["explain", *args, *strategy]) == 0
     assert "balancing experts" in capsys.readouterr().out

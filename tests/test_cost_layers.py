@@ -355,6 +355,23 @@ def test_imbalance_enlarges_the_experts_alone() -> None:
     assert flops(skewed) == pytest.approx(flops(even) + 0.5 * routed)
 
 
+def test_a_capacity_is_computed_and_sent_whatever_the_routing() -> None:
+    """Plain dispatch sends whole buffers; what only knows of tokens sends the tokens that there are."""
+
+    def sent(said: Words) -> float:
+        (one,) = [
+            op for op in ops("moe", ep=8, said=said) if isinstance(op, Message) and op.name == "combine"
+        ]
+        return float(one.nbytes)
+
+    padded, skewed = words(imbalance=1.25, padded=True), words(imbalance=1.25)
+    assert flops(ops("moe", said=padded)) == flops(ops("moe", said=skewed))
+    assert sent(padded) == 1.25 * sent(words())
+    assert sent(skewed) == sent(words())
+    fused = words(imbalance=1.25, padded=True, dispatcher="deep-ep")
+    assert sent(fused) == sent(words(dispatcher="deep-ep"))
+
+
 @pytest.mark.parametrize("name", ["llama", "gpt", "mla"])
 @pytest.mark.parametrize("tp", [2, 8])
 def test_sequence_parallel_divides_all_that_is_kept(name: str, tp: int) -> None:

@@ -28,6 +28,7 @@ EFFECTS: dict[str, str] = {
     "hybrid-ep": "fused dispatch, one copy a node, fewer kernels",
     "dropless": "every token reaches its experts, so the busiest rank waits for no one",
     "token-drop": "every expert takes a fixed number of tokens, so the host need not ask",
+    "capacity": "capacity:F, experts take F times the mean of tokens, padded to it, and drop the rest",
     "balanced-routing": "tokens are spread evenly over the experts",
     "fused-loss": "no fp32 copy of the logits",
     "vocab-tiling": "logits a tile at a time",
@@ -52,7 +53,9 @@ EFFECTS: dict[str, str] = {
     "documents": "documents:N, packed documents of N tokens, which attention stays inside",
 }
 # Switches that carry a number: its range and an example.
-VALUED: dict[str, tuple[int, int, str]] = {"straggler": (1, 100, "1.1"), "documents": (1, 2**40, "2k")}
+VALUED: dict[str, tuple[int, int, str]] = {
+    "straggler": (1, 100, "1.1"), "documents": (1, 2**40, "2k"), "capacity": (1, 100, "1.25"),
+}  # fmt: skip
 # Words of the measured tables that the model reads nothing from.
 TOLD = frozenset(
     {
@@ -89,6 +92,11 @@ def faulty_values(words: Iterable[str]) -> tuple[str, ...]:
                 said.append(f"{word!r} needs a number from {low} to {high:,}, as in {name}:{example}")
         elif colon and name in EFFECTS:
             said.append(f"{word!r}: {name} carries no number")
+    capped = [word for word in distinct if word.partition(":")[0] == "capacity"]
+    if capped and "dropless" in distinct:
+        said.append(
+            f"{capped[0]!r} drops what an expert has no room for, and dropless drops nothing; keep one"
+        )
     return tuple(said)
 
 
@@ -122,6 +130,11 @@ class Work:
         """Tokens of a packed document; None where a sequence is one. Of unequal ones the mean weighted by
         tokens, sum(d^2) / sum(d)."""
         return self._value("documents")
+
+    @property
+    def capacity(self) -> float | None:
+        """Tokens that an expert takes over the mean; None where nothing bounds them."""
+        return self._value("capacity")
 
     @property
     def attended_len(self) -> Any:

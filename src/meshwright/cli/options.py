@@ -56,7 +56,8 @@ STRATEGY: tuple[tuple[str, str, str], ...] = (
         "--moe-balance",
         "WORD",
         "Loss by microbatch, sequence, global, global-counted, running; or bias. With + (or alone) balanced "
-        "(routing is even) or dropless (it is not, and no token is dropped).",
+        "(routing is even), dropless (it is not, and no token is dropped) or capacity:F (experts take F "
+        "times the mean, padded).",
     ),
     ("--placement", "A,B,C,D", "Axes from the fastest network outwards, for example tp,cp,dp,pp."),
 )
@@ -250,8 +251,8 @@ def _balance(text: str | None) -> tuple[str | None, list[str]]:
     if text is None:
         return None, []
     words = [word.strip() for word in text.split("+")]
-    routing = [_ROUTING[word] for word in words if word in _ROUTING]
-    return "+".join(word for word in words if word not in _ROUTING) or None, routing
+    routing = {w: _ROUTING.get(w, w) for w in words if w in _ROUTING or w.partition(":")[0] == "capacity"}
+    return "+".join(word for word in words if word not in routing) or None, [*routing.values()]
 
 
 def fields(texts: Sequence[str]) -> dict[str, str]:

@@ -46,11 +46,12 @@ class Words:
     flash: bool  # attention scores never reach memory
     regathers_input: bool
     dispatcher: str
-    imbalance: float  # busiest expert rank over the mean
+    imbalance: float  # busiest expert rank over the mean; of experts of a fixed capacity, that
     loss: str  # whole (fp32 copies of the logits), fused (in place), chunked (never whole)
     fused_experts: (
         bool  # activation and quantisation inside the grouped products, permutation inside dispatch
     )
+    padded: bool = False  # experts are sent and compute rows up to their capacity, filled or not
     dropless: bool = True  # the host waits to hear how many tokens each expert got
     compiled: bool = False  # a compiler joins element-wise passes
     score_tile: float = 128.0  # queries and keys of a tile of attention scores

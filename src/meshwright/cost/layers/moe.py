@@ -43,7 +43,9 @@ def operations(
 ) -> tuple[Operation, ...]:
     """Norm, router, dispatch, experts, combine, shared expert, residual.
 
-    Each rank routes its own tokens (tokens / tp). The busiest expert rank sees `imbalance` times the mean.
+    Each rank routes its own tokens (tokens / tp). The busiest expert rank sees `imbalance` times the mean;
+    with a capacity every expert computes so many rows, and plain dispatch sends them, filled or not (GShard,
+    arXiv 2006.16668, section 2.2; Megatron-Core's padding to capacity, MaxText's `capacity_factor`).
     With etp, a group of etp ranks gathers its tokens and every rank computes its slice of each expert.
     """
     own = shape.tokens / shape.tp
@@ -114,7 +116,7 @@ def _sent(name: str, element: float, block: Moe, shape: Shape, there: _Routed, w
         return Message(name, "moe", "ep", collective, element * own * shape.ep * d_in, waits=counted)
     if words.dispatcher == "all-to-all":  # one copy an expert, whatever ranks they share
         left = left_by(shape.ep, there.copies if name == "dispatch" else 2.0 * own * top_k * d_in)
-        nbytes = element * own * top_k * d_in
+        nbytes = element * own * top_k * d_in * (words.imbalance if words.padded else 1.0)
         return Message(name, "moe", "ep", "all_to_all", nbytes, result=left, waits=counted)
     limit = block.topk_groups if block.n_groups > 1 else 0
     return Message(
