@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshwright.cost import tables
+from meshwright.cost import parts
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.rows import added
 from meshwright.cost.step import evaluate
@@ -64,14 +64,13 @@ def test_parts_change_nothing(words: dict[str, Any], monkeypatch: pytest.MonkeyP
     n = len(strategies.dp)
     assert n > 200
     whole = numbers(evaluate(MODEL, CLUSTER, WORK, strategies, PROFILE))
-    monkeypatch.setattr(tables, "CHUNK", 64)
+    monkeypatch.setattr(parts, "CHUNK", 64)
     # Pipelines that are frequent have parts of their own, others share: both are there.
     often = np.bincount(strategies.pp * strategies.vpp)
-    monkeypatch.setattr(tables, "ALIKE", int(np.median(often[often > 0])))
-    monkeypatch.setattr(tables, "OFTEN", 0.0)
-    parts = numbers(evaluate(MODEL, CLUSTER, WORK, strategies, PROFILE))
+    monkeypatch.setattr(parts, "ALIKE", int(np.median(often[often > 0])))
+    by_part = numbers(evaluate(MODEL, CLUSTER, WORK, strategies, PROFILE))
     for name, values in whole.items():
-        np.testing.assert_allclose(parts[name], values, rtol=1e-12, err_msg=name)
+        np.testing.assert_allclose(by_part[name], values, rtol=1e-12, err_msg=name)
     for i in range(0, n, n // 7):
         alone = numbers(evaluate(MODEL, CLUSTER, WORK, strategies.at(i), PROFILE))
         for name, value in alone.items():

@@ -7,7 +7,7 @@ by index. One plan is one combination.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy.typing as npt
 IntArray = npt.NDArray[np.int64]
 Values = npt.NDArray[Any]
 # Places of candidates, as short as they can be: long ones take more to write and to read than to find.
-# `picked` makes them long again, to be reckoned with.
+# `Picked` makes them long again where they lie side by side, to be reckoned with.
 Short = npt.NDArray[Any]
 
 _SMALL = 1 << 21  # whole numbers below this are looked up in a table, others by bisection
@@ -70,6 +70,11 @@ class Candidates:
             one = np.size(value) == 1
             self._axes[name] = axis(np.ravel(value), self.n) if not one else _single(value, self.n)
         return self._axes[name]
+
+    def cut(self, part: Picked, names: Iterable[str]) -> dict[str, Axis]:
+        """Fields of some of the candidates."""
+        of_all = {name: self.axis(name) for name in names}
+        return {name: Axis(one.values, part(one.at)) for name, one in of_all.items()}
 
     def add(self, name: str, values: Any) -> None:
         """One more field, derived from others."""
@@ -142,9 +147,20 @@ def lookup(values: Values, numbers: Any, n: int) -> IntArray:
     return np.asarray(np.searchsorted(values, numbers), np.int64)
 
 
-def picked(at: Short, part: IntArray) -> IntArray:
-    """The places of some of the candidates."""
-    return at.take(part).astype(np.int64, copy=False)
+class Picked:
+    """The places of some of the candidates, in any order, or of a slice of them; those of each array are
+    picked out once."""
+
+    def __init__(self, part: IntArray | slice) -> None:
+        self.part = part
+        self._known: dict[int, tuple[Short, Short]] = {}
+
+    def __call__(self, at: Short) -> Short:
+        if id(at) not in self._known:
+            part = self.part
+            found = at[part].astype(np.int64, copy=False) if isinstance(part, slice) else at.take(part)
+            self._known[id(at)] = at, found  # while it is kept nothing else has its identity
+        return self._known[id(at)][1]
 
 
 def _single(value: Any, n: int) -> Axis:

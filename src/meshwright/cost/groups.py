@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from meshwright.cost import data_parallel
 from meshwright.cost.data_parallel import Traffic
-from meshwright.cost.distinct import Candidates, Distinct, Short, lookup, picked
+from meshwright.cost.distinct import Candidates, Distinct, Picked, Short, lookup
 from meshwright.cost.ops import stream_seconds
 from meshwright.cost.rows import numbers_vary
 from meshwright.cost.stages import Pipelines, Stages, Where, over_classes
@@ -53,9 +53,9 @@ class Groups:
     sides: tuple[Side, ...]
     classes: int | None = None  # how many of the stage classes these candidates have; None: all
 
-    def cut(self, part: IntArray, classes: int | None = None) -> Groups:
+    def cut(self, part: Picked, classes: int | None = None) -> Groups:
         """For some of the candidates, which have no more than so many classes."""
-        return Groups(tuple(replace(side, at=picked(side.at, part)) for side in self.sides), classes)
+        return Groups(tuple(replace(side, at=part(side.at)) for side in self.sides), classes)
 
     def added(self, pick: Callable[[Side], Any]) -> Any:
         """A time of all sides together, [n, C]."""

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from meshwright.cost import schedule
 from meshwright.cost.adapters import adapted_products, plain_adapters
-from meshwright.cost.distinct import Axis, Candidates, Distinct, Short, Values, axis, picked
+from meshwright.cost.distinct import Axis, Candidates, Distinct, Picked, Short, Values, axis
 from meshwright.cost.layer import COMPILED, NO_OFFLOAD, LayerCost, Price, priced, sent_anew, summed
 from meshwright.cost.layers import ends, is_hybrid, operations, shared_operations
 from meshwright.cost.numbers import numbers
@@ -144,9 +144,9 @@ class Places:
         self.size, self.at = size, at
         self._known: dict[tuple[int, ...], IntArray] = {}
 
-    def cut(self, part: IntArray) -> Places:
+    def cut(self, part: Picked) -> Places:
         """Those of some of the candidates."""
-        return Places(self.size, tuple(None if a is None else picked(a, part) for a in self.at))
+        return Places(self.size, tuple(None if a is None else part(a) for a in self.at))
 
     def read(self, cost: Sum) -> Any:
         """The sum for each candidate, [n], or a number."""
@@ -155,13 +155,11 @@ class Places:
     def index(self, on: tuple[int, ...]) -> IntArray:
         """Index of each candidate into an array along the dimensions `on`, [n]."""
         if on not in self._known:
-            found: Any = 0
-            for dimension in on:
-                at = self.at[dimension]
-                assert at is not None  # nothing varies along a dimension of one value
-                at = at.astype(np.int64, copy=False)
-                found = at if dimension == on[0] else found * self.size[dimension] + at
-            self._known[on] = found
+            *outer, last = on
+            at = self.at[last]
+            assert at is not None  # nothing varies along a dimension of one value
+            at = at.astype(np.int64, copy=False)
+            self._known[on] = self.index(tuple(outer)) * self.size[last] + at if outer else at
         return self._known[on]
 
 
@@ -202,7 +200,7 @@ class LayerTable:
 
     def cut(self, part: IntArray) -> LayerTable:
         """The same table for some of the candidates."""
-        return replace(self, grid=replace(self.grid, places=self.grid.places.cut(part)))
+        return replace(self, grid=replace(self.grid, places=self.grid.places.cut(Picked(part))))
 
 
 def tokens_of(work: Work, strategy: Strategy) -> Any:
@@ -373,7 +371,7 @@ def added(values: Iterable[Any]) -> Any:
     >>> added([0.0, 2.0, np.array([1.0, 3.0])])
     array([3., 5.])
     """
-    some = [value for value in values if np.ndim(value) or value != 0.0]
+    some = [value for value in values if isinstance(value, np.ndarray) or value != 0.0]
     return sum(some[1:], some[0]) if some else 0.0
 
 
@@ -391,7 +389,7 @@ def with_axes(profile: Profile, count: int) -> Profile:
 
 def numbers_vary(profile: Profile) -> bool:
     """Whether a number of the profile is an array (while it is fitted)."""
-    return any(np.ndim(x.value) for x in profile.numbers.values())
+    return any(isinstance(x.value, np.ndarray) for x in profile.numbers.values())
 
 
 def candidates(strategy: Strategy, n: int) -> Candidates:

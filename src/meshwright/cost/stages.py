@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import schedule
-from meshwright.cost.distinct import Candidates, Distinct, Short, Values, picked
+from meshwright.cost.distinct import Candidates, Distinct, Picked, Short, Values
 from meshwright.cost.flops import split_weights
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.rows import LayerTable, Places, added, candidates, layer_table, loss_word, over_classes
@@ -95,20 +95,36 @@ class Pipelines:
 
 @dataclass(frozen=True, slots=True)
 class Where:
-    """Where candidates [n] read `Pipelines`: their (pp, vpp), and that with their tp or their (ep, etp)."""
+    """Where candidates [n] read `Pipelines`: their (pp, vpp), their tp and their (ep, etp), of so many each
+    (`sizes`)."""
 
     pair: Short
-    dense: Short
-    expert: Short
+    tp: Short
+    experts: Short
+    sizes: tuple[int, int, int]
 
-    def cut(self, part: IntArray) -> Where:
+    def cut(self, part: Picked) -> Where:
         """Those of some of the candidates."""
-        return Where(picked(self.pair, part), picked(self.dense, part), picked(self.expert, part))
+        return Where(part(self.pair), part(self.tp), part(self.experts), self.sizes)
 
-    def only(self, part: IntArray, pair: int, lines: Pipelines) -> Where:
-        """Those of some of the candidates, who all have this pair and read `Pipelines.only`."""
-        dense = picked(self.dense, part) - pair * len(lines.tp)
-        return Where(np.zeros_like(part), dense, picked(self.expert, part) - pair * len(lines.experts))
+    def only(self, part: Picked) -> Where:
+        """Those of some of the candidates, who all have one pair and read `Pipelines.only`."""
+        tp, experts = part(self.tp), part(self.experts)
+        return Where(np.zeros(len(tp), np.int64), tp, experts, (1, *self.sizes[1:]))
+
+    @property
+    def dense(self) -> IntArray:
+        """Where they read what differs with the pair and tp."""
+        return self._with_pair(self.tp, self.sizes[1])
+
+    @property
+    def expert(self) -> IntArray:
+        """Where they read what differs with the pair and (ep, etp)."""
+        return self._with_pair(self.experts, self.sizes[2])
+
+    def _with_pair(self, at: Short, size: int) -> IntArray:
+        at = at.astype(np.int64, copy=False)
+        return at if self.sizes[0] == 1 else self.pair.astype(np.int64, copy=False) * size + at
 
 
 def of_pairs(values: Array, pair: Short) -> Array:
@@ -191,18 +207,20 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
         expert=np.einsum("kcu,ke->cue", counts, expert).reshape(c, -1),
         largest_expert=(present[..., None] * expert[:, None, None, :]).max(0).reshape(c, -1),
     )
-    pair = pairs.at.astype(np.int32)
-    return lines, Where(pair, pair * len(tps) + tps.at, pair * len(experts) + experts.at)
+    return lines, Where(pairs.at, tps.at, experts.at, (len(pairs), len(tps), len(experts)))
 
 
 def on_classes(counts: Array, at: IntArray) -> list[list[Any]]:
     """`found[k][c]`: how many of kind k are on class c of each candidate, whose counts [kinds, C, u] are
     those at `at` [n]; a number where all have as many, None where none has any."""
-    return [[_each(on_class, at) if on_class.any() else None for on_class in of_kind] for of_kind in counts]
-
-
-def _each(on_class: Array, at: IntArray) -> Any:
-    return on_class.item(0) if (on_class == on_class[0]).all() else on_class.take(at)
+    first = counts[..., 0].tolist()
+    if counts.shape[-1] == 1:
+        return [[many or None for many in of_kind] for of_kind in first]
+    alike = (counts == counts[..., :1]).all(-1).tolist()
+    return [
+        [(one or None) if same else on_class.take(at) for on_class, one, same in zip(*of_kind)]
+        for of_kind in zip(counts, first, alike)
+    ]
 
 
 def totals(on: list[list[Any]], rows: list[Any], n: int) -> Array:

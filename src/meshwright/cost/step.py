@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,15 +13,16 @@ from meshwright.cost import detail as details
 from meshwright.cost import memory, schedule
 from meshwright.cost.activations import Activations, activations, moments
 from meshwright.cost.choice import Choice, Classes
+from meshwright.cost.distinct import Candidates
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
 from meshwright.cost.flops import model_flops
 from meshwright.cost.memory_by_stage import by_stage
+from meshwright.cost.parts import at_once, in_parts, in_place
 from meshwright.cost.rows import candidates
 from meshwright.cost.stages import Layers, stage_costs
 from meshwright.cost.tables import (
     Shared,
     Tables,
-    at_once,
     exchanged,
     flattened,
     numbers_over_classes,
@@ -96,7 +98,7 @@ def evaluate(
         done = _passed(*request, flat, tables, n)
         numbers = done.numbers
     else:
-        numbers = _in_parts(request, flat, tables, n)
+        numbers = _in_parts(request, flat, many, tables, n)
     result = _evaluation(model, cluster, work, strategy.finetune, numbers, outer)
     if not (detail or operations):
         return result
@@ -156,18 +158,17 @@ def _operands_of_dp(part: Part, time: Timed) -> dict[str, float]:
 
 
 def _in_parts(
-    request: tuple[Model, Cluster, Work, Profile], strategy: Strategy, tables: Tables, n: int
+    request: tuple[Model, Cluster, Work, Profile],
+    strategy: Strategy,
+    many: Candidates,
+    tables: Tables,
+    n: int,
 ) -> dict[str, Any]:
     """The numbers of n candidates, each [n], found part by part."""
-    numbers: dict[str, Any] = {}
-    for part, of_part in tables.parts():
-        found = _passed(*request, of_part.strategy(strategy, part), of_part, len(part)).numbers
-        if not numbers:  # one block for all, which the system hands out in large pages, full of zeros
-            numbers = dict(zip(found, np.zeros((len(found), n))))
-        for name, values in found.items():
-            if np.ndim(values) or values != 0.0:
-                numbers[name][part] = values
-    return numbers
+    order, parts = in_parts(strategy, many, tables)
+    return in_place(
+        order, ((part.at, _passed(*request, part.strategy, part.tables, part.n).numbers) for part in parts)
+    )
 
 
 def _passed(
@@ -225,5 +226,5 @@ def shaped(values: Any, outer: tuple[int, ...]) -> Any:
     """A flat result as the request's shape; a plain number where the request held only plain numbers."""
     values = np.asarray(values, float)
     if not outer:
-        return float(values.ravel()[0])
-    return values.reshape(outer) if values.size == np.prod(outer) else np.broadcast_to(values, outer)
+        return values.item()
+    return values.reshape(outer) if values.size == math.prod(outer) else np.broadcast_to(values, outer)

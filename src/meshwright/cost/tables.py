@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from meshwright.cost import schedule
 from meshwright.cost.activations import Moments
 from meshwright.cost.adapters import trained_share
-from meshwright.cost.distinct import Candidates
+from meshwright.cost.distinct import Candidates, Picked
 from meshwright.cost.groups import Groups, groups
 from meshwright.cost.rows import (
     LayerPrices,
@@ -20,7 +20,6 @@ from meshwright.cost.rows import (
     Places,
     candidates,
     layer_prices,
-    numbers_vary,
     with_axes,
 )
 from meshwright.cost.stages import Pipelines, Where, pipelines
@@ -32,11 +31,6 @@ from meshwright.strategy.stages import layout_of
 from meshwright.work import Work
 
 IntArray = npt.NDArray[np.int64]
-
-CHUNK = 16384  # candidates at a time: their arrays stay in the cache
-# Candidates of one pipeline, at least, and share of all, that are worth a part of their own: what lies far
-# apart is slow to pick out.
-ALIKE, OFTEN = 4096, 1 / 16
 
 
 def size_of(work: Work, strategy: Strategy, profile: Profile) -> tuple[int, ...]:
@@ -54,12 +48,6 @@ def flattened(record: Any, outer: tuple[int, ...]) -> Any:
         if isinstance(getattr(record, f.name), np.ndarray)
     }
     return replace(record, **arrays)
-
-
-def at_once(work: Work, profile: Profile, n: int) -> bool:
-    """Whether n candidates are evaluated in one part: few of them, or with numbers and work of their own."""
-    own = numbers_vary(profile) or np.ndim(work.seq_len) or np.ndim(work.global_batch_size)
-    return n <= CHUNK or bool(own)
 
 
 def numbers_over_classes(profile: Profile) -> Profile:
@@ -84,8 +72,9 @@ class Shared:
 
     def cut(self, part: IntArray) -> Shared:
         """The same for some of the strategies, in any order."""
-        sent = self.sent.cut(part) if self.sent else None
-        return replace(self, layers=self.layers.cut(part), where=self.where.cut(part), sent=sent)
+        picked = Picked(part)
+        sent = self.sent.cut(picked) if self.sent else None
+        return replace(self, layers=self.layers.cut(part), where=self.where.cut(picked), sent=sent)
 
     def exchanging(
         self, model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile
@@ -148,43 +137,18 @@ class Tables:
     where: Where
     moments: Moments | None
 
-    def parts(self) -> Iterator[tuple[IntArray, Tables]]:
-        """All candidates in parts of up to CHUNK, each in rising order: many with one pipeline by themselves,
-        the others with those that have as many stage classes, so that none computes much for padding."""
-        classes = self.lines.classes()
-        own = np.bincount(self.where.pair) >= max(ALIKE, OFTEN * len(self.where.pair))
-        widest = int(classes.max()) + 1
-        kind = np.where(own, widest + np.arange(len(own)), classes[: len(own)]).take(self.where.pair)
-        kind = kind.astype(np.uint16) if kind.max() < 1 << 16 else kind  # short numbers sort in no time
-        order = np.argsort(kind, kind="stable")
-        start = 0
-        for one, count in enumerate(np.bincount(kind).tolist()):
-            pair = one - widest
-            width = int(classes[pair]) if pair >= 0 else one
-            lines = self.lines.only(pair, width) if pair >= 0 else self.lines.cut(width)
-            held = self.moments
-            if held:
-                held = held.only(pair, width) if pair >= 0 else held.cut(width)
-            for first in range(start, start + count, CHUNK):
-                part = order[first : min(first + CHUNK, start + count)]
-                where = self.where.only(part, pair, lines) if pair >= 0 else self.where.cut(part)
-                shared = self.groups.cut(part, width)
-                yield part, Tables(self.layers, lines, shared, self.places.cut(part), where, held)
-            start += count
+    def cut(self, part: Picked, classes: int | None = None) -> Tables:
+        """For some of the candidates, whose pipelines have no more than so many classes; None: any number."""
+        lines, moments = self.lines, self.moments
+        if classes is not None:
+            lines, moments = lines.cut(classes), moments.cut(classes) if moments else None
+        groups, places = self.groups.cut(part, classes), self.places.cut(part)
+        return Tables(self.layers, lines, groups, places, self.where.cut(part), moments)
 
-    def strategy(self, strategy: Strategy, part: IntArray) -> Strategy:
-        """Some candidates of a flat strategy, those of these tables; what their pipeline says is plain."""
-        if len(self.lines.pairs) > 1:
-            return _cut(strategy, part)
-        pair = {name: value.item() for name, value in self.lines.pairs.values.items()}
-        return _cut(replace(strategy, **pair), part)
-
-
-def _cut(strategy: Strategy, part: IntArray) -> Strategy:
-    """Some of the candidates of a flat strategy."""
-    arrays = {
-        f.name: getattr(strategy, f.name).take(part)
-        for f in fields(strategy)
-        if isinstance(getattr(strategy, f.name), np.ndarray)
-    }
-    return replace(strategy, **arrays)
+    def only(self, pair: int, part: Picked) -> Tables:
+        """For some of the candidates, who all have this pipeline."""
+        classes = int(self.lines.classes()[pair])
+        lines, moments = self.lines.only(pair, classes), self.moments
+        moments = moments.only(pair, classes) if moments else None
+        groups, places = self.groups.cut(part, classes), self.places.cut(part)
+        return Tables(self.layers, lines, groups, places, self.where.only(part), moments)
