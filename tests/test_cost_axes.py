@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,9 +15,11 @@ from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.files.work_given import WorkGiven, work_of
 from meshwright.hardware.cluster import parse
+from meshwright.hardware.records import beside
 from meshwright.model import presets
 from meshwright.profiles.load import load
 from meshwright.simulate.exact import exact
+from meshwright.simulate.many import stacked, step_times
 from meshwright.strategy.placement import spans
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
@@ -208,3 +211,60 @@ def test_a_slow_rank_is_waited_for_in_the_simulated_step_too() -> None:
     )
     assert 1.05 * plain.step_time_s < slow.step_time_s < 1.1 * plain.step_time_s
     assert sum(slow.time_s.values()) == pytest.approx(slow.step_time_s)
+
+
+@pytest.mark.parametrize("placement", [("tp", "cp", "dp", "pp"), ("dp", "cp", "tp", "pp"), 5])
+@pytest.mark.parametrize(
+    ("model", "on", "figure", "values"),
+    [
+        ("deepseek-v3", "256xh800", "scale_out_gbits_s", (100.0, 400.0, 3200.0)),
+        ("deepseek-v3", "256xh800", "scale_up_gbytes_s", (20.0, 160.0, 900.0)),
+        ("deepseek-v3", "256xh800", "oversubscription", (1.0, 2.0, 4.0)),
+        ("llama-3.1-8b", "64xmi300x", "scale_up_gbytes_s", (20.0, 160.0, 900.0)),
+        ("llama-3.1-8b", "256xtpu-v5p", "scale_up_gbytes_s", (20.0, 160.0, 900.0)),
+        ("llama-3.1-8b", "64xmi300x", "usable_gib", (20.0, 80.0, 190.0)),
+    ],
+)
+def test_several_figures_at_once_are_each_by_itself(
+    model: str, on: str, figure: str, values: tuple[float, ...], placement: Any
+) -> None:
+    """A step on clusters that differ in one figure, all in one evaluation."""
+    places = [parse(on, {figure: value}) for value in values]
+    together, work, n = beside(places), Work(4096, 512), places[0].n_chips
+    assert together is not None
+    assert together.varies
+    profile = load("megatron-core", places[0].chip)
+    ep = 8 if model == "deepseek-v3" else 1
+    for plan in (
+        Strategy(dp=n // 16, tp=4, pp=4, ep=ep, zero=1, zero_group=n // 16, recompute="full"),
+        Strategy(dp=n // 16, tp=2, cp=2, pp=4, vpp=2, ep=ep, schedule="interleaved-1f1b"),
+        Strategy(dp=n // 4, tp=4, sp=True, ep=ep, zero=3, zero_group=n // 4),
+    ):
+        if placement == 5:
+            many = replace(stacked([plan] * len(values)), placement=np.full(len(values), placement))
+            one = many.at(0)
+        else:
+            one = many = replace(plan, placement=placement)
+        found = evaluate(presets.load(model), together, work, many, profile)
+        steps = step_times(presets.load(model), together, work, [one] * len(values), profile)
+        for i, place in enumerate(places):
+            alone = evaluate(presets.load(model), place, work, one, profile)
+            step = step_times(presets.load(model), place, work, [one], profile)
+            assert steps[i] == pytest.approx(step[0], rel=1e-12, nan_ok=True)
+            for told, own in (
+                (found.step_time_s, alone.step_time_s),
+                (found.peak_bytes, alone.peak_bytes),
+                (found.capacity_bytes, alone.capacity_bytes),
+                (found.kept_bytes, alone.kept_bytes),
+                *((found.time_s[name], alone.time_s[name]) for name in alone.time_s),
+                *((found.memory_bytes[name], alone.memory_bytes[name]) for name in alone.memory_bytes),
+            ):
+                assert np.broadcast_to(told, len(values))[i] == pytest.approx(own, rel=1e-12)
+
+
+def test_clusters_that_differ_in_more_are_not_put_together() -> None:
+    assert beside([parse("64xh100"), parse("128xh100")]) is None
+    assert beside([parse("64xh100"), parse("64xh200")]) is None
+    same = beside([parse("64xh100"), parse("64xh100")])
+    assert same is not None
+    assert not same.varies

@@ -13,13 +13,14 @@ from hypothesis import strategies as st
 
 from meshwright import checks
 from meshwright.cost.collectives import expert_all_to_all_time
+from meshwright.cost.rows import candidates, layer_table
 from meshwright.cost.step import evaluate
 from meshwright.hardware.cluster import parse
 from meshwright.model.presets import load as load_model
 from meshwright.profiles.load import load
-from meshwright.search.bounds import Request
+from meshwright.search.bounds import Request, seconds_of
 from meshwright.search.found import Keep
-from meshwright.search.orders import nearer_is_quicker, needed, other_orders
+from meshwright.search.orders import nearer_is_quicker, needed, other_orders, where_nearer_is_quicker
 from meshwright.search.pool import pool_of
 from meshwright.search.ranking import axes_used
 from meshwright.search.scan import scan
@@ -125,7 +126,7 @@ def test_a_pool_holds_orders() -> None:
     found = scan(request, space, top=1, techniques=(), keep=Keep(best * 1.2, 1.3))
     pool, times = pool_of(found.pool)
     assert len(pool) == len(times.step_s)
-    again = pool.times(request)
+    (again,) = pool.times([request])
     assert again.step_s == pytest.approx(times.step_s, rel=1e-9)
     placements = {pool.candidate(i, times).strategy.placement for i in range(0, len(pool), 7)}
     assert len(placements) > 2
@@ -143,6 +144,28 @@ def test_links_slower_than_the_network_leave_nothing_out() -> None:
     words = next(space.layer_words())
     assert not nearer_is_quicker(slow, profile, words)
     assert not nearer_is_quicker(parse("64xh100"), profile, replace(words, cp_method="hierarchical"))
+
+
+@pytest.mark.parametrize("on", ["64xh100", "64xmi300x", "2*tpu-v5p:4x4x4"])
+def test_a_floor_holds_where_the_network_is_the_quicker_one(on: str) -> None:
+    """Every group alone, on domains as quick as the network: no order is quicker."""
+    fast = parse(on, {"scale_up_gbytes_s": 40, "scale_out_gbits_s": 3200})
+    profile = load(None, fast.chip)
+    space = build(SPARSE, fast, WORK, {}, profile)
+    eased = where_nearer_is_quicker(fast, profile, next(space.layer_words()))
+    assert eased not in (None, fast)
+    assert eased is not None
+    n = fast.n_chips
+    for tp, cp, pp, ep in ((1, 1, 8, 8), (4, 1, 2, 4), (2, 2, 4, 8), (8, 1, 1, 4)):
+        dp = n // (tp * cp * pp)
+        strategy = Strategy(dp=dp, tp=tp, cp=cp, pp=pp, ep=ep, zero=1, zero_group=dp * cp)
+        one = candidates(strategy, 1)
+        alone, *placed = (
+            float(seconds_of(layer_table(SPARSE, place, WORK, own, profile, one)))
+            for place, order in ((eased, ALONE), *((fast, order) for order in ORDERS))
+            if (own := replace(strategy, placement=order))
+        )
+        assert alone <= min(placed) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("limit", [3, 4, None])

@@ -136,8 +136,9 @@ def groups(
     """The exchanges of the candidates of `strategy`; arrays of `profile` have an axis for classes."""
     s = strategy
     many.add("pair", where.pair)
-    if numbers_vary(profile) or many.n <= _FEW or not stages_outermost(s.placement):
-        find = many.all if numbers_vary(profile) else many.distinct
+    each = numbers_vary(profile, cluster)
+    if each or many.n <= _FEW or not stages_outermost(s.placement):
+        find = many.all if each else many.distinct
         layouts = find("pair", "dp", "tp", "cp", "zero_group", "ep", "etp", *many.orders)
         held = Stages(dense=_dense(lines, layouts), expert=_expert(lines, layouts))
         return Groups(

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from meshwright.cost.distinct import Axis, Candidates, Picked
 from meshwright.cost.rows import numbers_vary
 from meshwright.cost.tables import Tables
+from meshwright.hardware.records import Cluster
 from meshwright.profiles.records import Profile
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
@@ -22,9 +23,9 @@ CHUNK = 16384  # candidates at a time: their arrays stay in the cache
 ALIKE = 4096  # candidates of one pipeline, at least, that are worth parts of their own
 
 
-def at_once(work: Work, profile: Profile, n: int) -> bool:
+def at_once(cluster: Cluster, work: Work, profile: Profile, n: int) -> bool:
     """Whether n candidates are evaluated in one part: few of them, or with numbers and work of their own."""
-    own = numbers_vary(profile) or np.ndim(work.seq_len) or np.ndim(work.global_batch_size)
+    own = numbers_vary(profile, cluster) or np.ndim(work.seq_len) or np.ndim(work.global_batch_size)
     return n <= CHUNK or bool(own)
 
 

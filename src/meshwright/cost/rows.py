@@ -322,9 +322,10 @@ def layer_prices(
     the grid; assumes `stage_blind`."""
     asked = [parse(word) for word in recomputes or (strategy.recompute,)]
     by_stage = any(not word.is_full and bool(word.every or word.layers) for word in asked)
-    grid = _grid(work, strategy, profile, many, by_stage=by_stage, every=every)
+    own = numbers_vary(profile, cluster) or bool(np.ndim(work.seq_len))
+    grid = _grid(work, strategy, many, apart=own, by_stage=by_stage, every=every)
     on_grid = replace(strategy, **{k: v for k, v in grid.values.items() if k != "tokens"})
-    reach = _reach(cluster, on_grid)
+    reach = _reach(cluster.with_axes(len(AXES) - 1), on_grid)
     if np.ndim(work.seq_len):
         work = replace(work, seq_len=_first_axis(work.seq_len))
     profile = with_axes(profile, len(AXES) - 1)
@@ -377,7 +378,7 @@ def added(values: Iterable[Any]) -> Any:
 
 def with_axes(profile: Profile, count: int) -> Profile:
     """The profile with so many axes more on numbers that are arrays [n]."""
-    if not numbers_vary(profile):
+    if not any(isinstance(x.value, np.ndarray) for x in profile.numbers.values()):
         return profile
     moved: dict[str, Number] = {
         name: replace(number, value=np.asarray(number.value, float).reshape(-1, *(1,) * count))
@@ -387,9 +388,9 @@ def with_axes(profile: Profile, count: int) -> Profile:
     return replace(profile, numbers=profile.numbers | moved)
 
 
-def numbers_vary(profile: Profile) -> bool:
-    """Whether a number of the profile is an array (while it is fitted)."""
-    return any(isinstance(x.value, np.ndarray) for x in profile.numbers.values())
+def numbers_vary(profile: Profile, cluster: Cluster) -> bool:
+    """Whether a number of the profile is an array (while it is fitted), or a figure of the cluster."""
+    return cluster.varies or any(isinstance(x.value, np.ndarray) for x in profile.numbers.values())
 
 
 def candidates(strategy: Strategy, n: int) -> Candidates:
@@ -401,12 +402,12 @@ def candidates(strategy: Strategy, n: int) -> Candidates:
 
 
 def _grid(
-    work: Work, strategy: Strategy, profile: Profile, many: Candidates, *, by_stage: bool, every: bool
+    work: Work, strategy: Strategy, many: Candidates, *, apart: bool, by_stage: bool, every: bool
 ) -> Grid:
-    """The grid of the candidates' axes, or their own points."""
+    """The grid of the candidates' axes, or their own points: one of each of them, `apart`."""
     own = ("tp", "cp", "ep", "etp", "microbatch_size", "dp", "pp")
-    if numbers_vary(profile) or np.ndim(work.seq_len):
-        return _points(many.all(*own))
+    if apart:
+        return _points(many.all(*own, *many.orders))
     if not stage_blind(strategy):
         return _points(many.distinct(*own, *many.orders))
     experts = many.distinct("ep", "etp")

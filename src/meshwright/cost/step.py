@@ -78,9 +78,9 @@ def evaluate(
     shorter than all that one rank does. Parts are those of the rank that does most, and what it waits for
     others is its bubble.
     """
-    outer = size_of(work, strategy, profile)
+    outer = size_of(cluster, work, strategy, profile)
     n = int(np.prod(outer)) if outer else 1
-    flat_work = flattened(work, outer)
+    flat_work, cluster = flattened(work, outer), flattened(cluster, outer)
     flat = flattened(strategy, outer)
     by_class = numbers_over_classes(profile)
     many = candidates(flat, n)
@@ -89,7 +89,7 @@ def evaluate(
     known = known.laid(model, flat_work, flat, many)
     lines = known.lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
     sent = known.sent or exchanged(model, cluster, flat_work, flat, profile, known, many)
-    held, whole = moments(model, flat_work, flat, lines), at_once(work, profile, n)
+    held, whole = moments(model, flat_work, flat, lines), at_once(cluster, work, profile, n)
     if held and not whole and flat.offload == "none":
         held = held.that_may_be(known.layers.over_grid("saved"))
     tables = Tables(known.layers, lines, sent, known.layers.grid.places, known.where, held)
@@ -215,7 +215,7 @@ def _evaluation(
         peak_bytes=found["peak"],
         peak_stage=found["stage"],
         kept_bytes=found["kept"],
-        capacity_bytes=cluster.usable_bytes,
+        capacity_bytes=shaped(usable, outer) if np.ndim(usable := cluster.usable_bytes) else usable,
         model_flops=model_flops(model, work.attended_len, finetune) * work.tokens_per_step,
         hardware_flops=found["hardware_flops"],
         floor_time_s=found["floor_s"],

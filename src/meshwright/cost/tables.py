@@ -33,9 +33,9 @@ from meshwright.work import Work
 IntArray = npt.NDArray[np.int64]
 
 
-def size_of(work: Work, strategy: Strategy, profile: Profile) -> tuple[int, ...]:
+def size_of(cluster: Cluster, work: Work, strategy: Strategy, profile: Profile) -> tuple[int, ...]:
     """Shape that all numbers of a request broadcast to."""
-    numbers = [getattr(strategy, f.name) for f in fields(strategy)]
+    numbers = [getattr(one, f.name) for one in (strategy, cluster) for f in fields(one)]
     numbers += [work.seq_len, work.global_batch_size, *(x.value for x in profile.numbers.values())]
     return np.broadcast_shapes(*(np.shape(x) for x in numbers if isinstance(x, np.ndarray)))
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
 
 Fabric = Literal["switched", "mesh", "torus", "none"]
 LinkKind = Literal["nvlink", "xgmi", "ici", "neuronlink", "roce", "hccs", "pcie"]
@@ -65,6 +68,8 @@ class Cluster:
 
     Torus chips: `torus` holds the slice's axes and `wraps` says which of them close into a ring; one slice is
     one domain and `n_slices` of them hang on the data-centre network.
+
+    The figures of `FIGURES` may be arrays [n], one of each of n candidates (`beside`).
     """
 
     name: str  # as the user wrote it
@@ -80,3 +85,46 @@ class Cluster:
     link_bytes_s: float = 0.0  # torus: one link, one way; mesh: to one peer, one way; otherwise 0
     oversubscription: float = 1.0
     derived: tuple[tuple[str, str, str], ...] = ()  # (field, value, because)
+
+    @property
+    def varies(self) -> bool:
+        """Whether a figure is an array."""
+        return any(isinstance(getattr(self, name), np.ndarray) for name in FIGURES)
+
+    def with_axes(self, count: int) -> Cluster:
+        """The same with so many axes more on figures that are arrays [n]."""
+        return self._with(lambda figure: np.reshape(figure, (-1, *(1,) * count)))
+
+    def repeated(self, times: int) -> Cluster:
+        """The same with each of the figures that are arrays [n] so often in a row, [n * times]."""
+        return self._with(lambda figure: np.repeat(figure, times))
+
+    def take(self, part: Any) -> Cluster:
+        """The same for some of the candidates, where figures are arrays [n]."""
+        return self._with(lambda figure: np.take(figure, part))
+
+    def _with(self, change: Callable[[Any], Any]) -> Cluster:
+        arrays = {name: x for name in FIGURES if np.ndim(x := getattr(self, name))}
+        changed: dict[str, Any] = {name: change(figure) for name, figure in arrays.items()}
+        return replace(self, **changed) if changed else self
+
+
+FIGURES = ("scale_up_bytes_s", "scale_out_bytes_s", "usable_bytes", "link_bytes_s")
+
+
+def beside(clusters: Sequence[Cluster]) -> Cluster | None:
+    """Clusters as one whose `FIGURES` are arrays where they differ; None where they differ in more, names and
+    what was derived apart."""
+    first = clusters[0]
+    told = ("name", "derived", "oversubscription")
+    arrays: dict[str, Any] = {}
+    for name in FIGURES:
+        values = [getattr(one, name) for one in clusters]
+        if any(value != values[0] for value in values):
+            if None in values:
+                return None
+            arrays[name] = np.array(values, float)
+    own = {name: getattr(first, name) for name in (*told, *FIGURES)}
+    if any(one is not first and replace(one, **own) != first for one in clusters):
+        return None
+    return replace(first, **arrays)

@@ -71,14 +71,25 @@ def nearer_is_quicker(cluster: Cluster, profile: Profile, words: Words) -> bool:
     one inside a domain than between them (`hierarchical`) may be; experts that a token reaches in few domains
     are asked for by `needed` itself.
     """
+    return where_nearer_is_quicker(cluster, profile, words) is cluster
+
+
+def where_nearer_is_quicker(cluster: Cluster, profile: Profile, words: Words) -> Cluster | None:
+    """The cluster, or where its network is the quicker one the same with domains as quick as that, on which
+    no step is slower; None where a group may be slower for having more of its ranks in one domain even so."""
     if words.cp_method == "hierarchical":
-        return False
+        return None
     chip, network = cluster.chip, cluster.scale_out_bytes_s
-    links = cluster.link_bytes_s if cluster.torus or chip.fabric == "mesh" else cluster.scale_up_bytes_s
+    of_links = bool(cluster.torus) or chip.fabric == "mesh"
+    links = cluster.link_bytes_s if of_links else cluster.scale_up_bytes_s
     if network is None or cluster.n_chips <= cluster.scale_up_size:
-        return True
-    slower = links * float(profile["scale_up"]) < network * float(profile["scale_out"])
-    return not slower and chip.scale_up_latency_s <= chip.scale_out_latency_s
+        return cluster
+    wanted = network * float(profile["scale_out"]) / float(profile["scale_up"])
+    if links >= wanted and chip.scale_up_latency_s <= chip.scale_out_latency_s:
+        return cluster
+    speed: dict[str, Any] = {"link_bytes_s" if of_links else "scale_up_bytes_s": max(links, wanted)}
+    latency_s = min(chip.scale_up_latency_s, chip.scale_out_latency_s)
+    return replace(cluster, chip=replace(chip, scale_up_latency_s=latency_s), **speed)
 
 
 def needed(

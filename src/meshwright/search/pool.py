@@ -14,12 +14,14 @@ from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.rows import candidates
 from meshwright.cost.step import evaluate
 from meshwright.cost.tables import shared
+from meshwright.hardware.records import Cluster, beside
 from meshwright.search.bounds import Request
 from meshwright.search.ranking import NUMBERS, Candidate, axes_used
 from meshwright.strategy.placement import numbered
 from meshwright.strategy.records import Strategy
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 _EXCHANGE = ("schedule", "zero")  # beside degrees, what decides what a step exchanges
 _OWN = (*_EXCHANGE, "recompute")  # words under which strategies share prices of layers
@@ -55,9 +57,14 @@ class Pool:
         """How many strategies each group has, in order."""
         return map(_size, self.groups())
 
-    def times(self, request: Request) -> Times:
-        """Every strategy under `request`."""
-        return joined_times([times for family in self.families for times in _family_times(family, request)])
+    def times(self, requests: Sequence[Request]) -> list[Times]:
+        """Every strategy under each of `requests`, which differ in figures of the cluster alone."""
+        cluster = beside([one.cluster for one in requests])
+        if cluster is None:
+            return [times for one in requests for times in self.times([one])]
+        points = _Points(replace(requests[0], cluster=cluster), len(requests))
+        found = [times for family in self.families for times in _family_times(family, points)]
+        return [joined_times([times[i] for times in found]) for i in range(len(requests))]
 
     def keep(self, mask: Mask) -> Pool:
         """Those under the mask."""
@@ -89,33 +96,66 @@ def _size(one: Strategy) -> int:
     return int(np.size(one.dp))
 
 
-def _family_times(family: Sequence[Strategy], request: Request) -> Iterator[Times]:
-    """The times of each group of a family. What is the same for several is found out once."""
-    r, every = request, _joined(family)
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """So many points that differ in figures of the cluster alone, which are arrays [points] in `request`;
+    n strategies at all of them are [points * n]."""
+
+    request: Request
+    count: int
+
+    def cluster(self, n: int) -> Cluster:
+        """The figures that n strategies have at each point."""
+        return self.request.cluster.repeated(n)
+
+    def strategies(self, some: Strategy) -> Strategy:
+        """The strategies at all points."""
+        return some if self.count == 1 else some.take(np.tile(np.arange(_size(some)), self.count))
+
+    def places(self, part: slice, n: int) -> IntArray:
+        """Where some of n strategies stand."""
+        return (np.arange(self.count)[:, None] * n + np.arange(part.start, part.stop)).ravel()
+
+
+def _family_times(family: Sequence[Strategy], points: _Points) -> Iterator[list[Times]]:
+    """The times of each group of a family at each point. What is the same for several is found out once."""
+    r, joined = points.request, _joined(family)
+    every, n = points.strategies(joined), _size(joined)
     recomputes = list(dict.fromkeys(group.recompute for group in family))
     many = candidates(every, _size(every))
-    tables = shared(r.model, r.cluster, r.work, every, r.profile, many, recomputes)
+    tables = shared(r.model, points.cluster(n), r.work, every, r.profile, many, recomputes)
     layers = {word: tables.prices.table(replace(every, recompute=word)) for word in recomputes}
     start = 0
-    for _, side_by_side in groupby(family, lambda one: tuple(getattr(one, name) for name in _EXCHANGE)):
-        alike = list(side_by_side)
+    for _, exchanging in groupby(family, lambda one: tuple(getattr(one, name) for name in _EXCHANGE)):
+        alike = list(exchanging)
         joined = _joined(alike)
-        rows = np.arange(start, start + _size(joined))
-        start += len(rows)
-        mine = tables.cut(rows).exchanging(r.model, r.cluster, r.work, joined, r.profile)
+        some = _size(joined)
+        rows = points.places(slice(start, start + some), n)
+        start += some
+        mine = tables.cut(rows).exchanging(
+            r.model, points.cluster(some), r.work, points.strategies(joined), r.profile
+        )
         done = 0
         for group in alike:
-            own = np.arange(done, done + _size(group))
-            done += len(own)
+            size = _size(group)
+            own = points.places(slice(done, done + size), some)
+            done += size
             known = replace(mine.cut(own), layers=layers[group.recompute].cut(rows[own]))
-            yield _times(evaluate(r.model, r.cluster, r.work, group, r.profile, known=known), len(own))
+            cluster, strategies = points.cluster(size), points.strategies(group)
+            found = evaluate(r.model, cluster, r.work, strategies, r.profile, known=known)
+            yield _times(found, points.count, size)
 
 
-def _times(found: Evaluation, n: int) -> Times:
-    """Flat times of an evaluation of n strategies."""
-    peak = np.broadcast_to(np.asarray(found.peak_bytes, float), (n,))
-    step = np.broadcast_to(np.asarray(found.step_time_s, float), (n,))
-    return Times(np.where(peak <= found.capacity_bytes, step, np.inf), peak)
+def _times(found: Evaluation, points: int, n: int) -> list[Times]:
+    """Times of an evaluation of n strategies at each of some points."""
+    shape = (points, n)
+    peak, step = (
+        np.broadcast_to(np.asarray(x, float), (points * n,)).reshape(shape)
+        for x in (found.peak_bytes, found.step_time_s)
+    )
+    usable = np.broadcast_to(found.capacity_bytes, (points * n,)).reshape(shape)
+    timed = np.where(peak <= usable, step, np.inf)
+    return [Times(timed[i], peak[i]) for i in range(points)]
 
 
 def joined_times(several: list[Times]) -> Times:

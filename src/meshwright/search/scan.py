@@ -22,9 +22,9 @@ from meshwright.search.orders import (
     BORDERS,
     NO_NEARER,
     Orders,
-    nearer_is_quicker,
     needed,
     other_orders,
+    where_nearer_is_quicker,
 )
 from meshwright.search.ranking import Shortlist, axes_used
 from meshwright.search.rounds import (
@@ -204,8 +204,8 @@ def _scan_families(
     in_rounds(request, space, families, floors, found, limits)
     if orders is None:
         return []
-    sound = nearer_is_quicker(request.cluster, request.profile, words)
-    alone = shapes.seconds(words, ALONE) if sound else None
+    eased = where_nearer_is_quicker(request.cluster, request.profile, words)
+    alone = None if eased is None else shapes.seconds(words, ALONE, eased)
     share = 0.0 if alone is None or first is None else float((alone / first).min())
     left = []
     for family, floor in zip(families, floors):
@@ -248,7 +248,8 @@ def _scan_orders(
         family = rather.at(near)
         rows = family.rows
         legal = orders.count(rows.block, rows.experts) * family.weight.take(family.pair)
-        if not found.feasible:  # what does not fit in one order fits in none
+        # What does not fit in one order fits in none; within a bar that is given not all are tried in it.
+        if not found.feasible and limits.keep is None:
             found.bounded[NO_MEMORY] += int(legal.sum()) * several
             continue
         if not legal.any():

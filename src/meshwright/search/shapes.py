@@ -11,6 +11,7 @@ import numpy as np
 from meshwright.cost.distinct import Candidates
 from meshwright.cost.rows import LayerPrices, layer_prices, stage_blind
 from meshwright.cost.schedule import load as load_schedule
+from meshwright.hardware.records import Cluster
 from meshwright.search.bounds import FloatArray, Request, busy_seconds
 from meshwright.search.legal import Rows
 from meshwright.search.space import IntArray, Space, Words
@@ -40,9 +41,10 @@ class Shapes:
 
         self._prices: dict[bool, LayerPrices] = {}
 
-    def seconds(self, words: Words, placement: Any) -> FloatArray | None:
+    def seconds(self, words: Words, placement: Any, cluster: Cluster | None = None) -> FloatArray | None:
         """Seconds that one microbatch takes through the whole model at least (`busy_seconds`), nothing
-        recomputed, [cells]; None where dp and pp move axes that layers send over."""
+        recomputed, [cells]; None where dp and pp move axes that layers send over. `cluster` stands in for
+        that of the request."""
         r = self.request
         ones = dict.fromkeys(("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "microbatch_size"), 1)
         strategy = replace(self.space.strategy(words, ones, 1), placement=placement, recompute="none")
@@ -50,7 +52,7 @@ class Shapes:
             return None
         hides = load_schedule(words.schedule).JOINED
         if hides in self._prices:
-            return busy_seconds(self._prices[hides].under(r.cluster, placement), strategy)
+            return busy_seconds(self._prices[hides].under(cluster or r.cluster, placement), strategy)
         self._prices[hides] = layer_prices(
             r.model,
             r.cluster,

@@ -16,10 +16,10 @@ forms; what they leave near the best of a point is then simulated (`settle`), un
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -27,15 +27,17 @@ import numpy as np
 from meshwright.errors import Diagnostic, InputError
 from meshwright.search.bounds import Request
 from meshwright.search.found import Keep, Scan
-from meshwright.search.plan import Ranked, closed_plan, raise_faults, ranked_plan
+from meshwright.search.plan import Ranked, raise_faults
 from meshwright.search.pool import FloatArray, Pool, Times, pool_of
 from meshwright.search.ranking import SAME, Candidate, Shortlist, ranked
 from meshwright.search.rerank import BAND
 from meshwright.search.scan import MOST_NEAR, scans
 from meshwright.search.settle import Index, Outcome, settle, settled
+from meshwright.search.shown import shown
 from meshwright.search.space import Space, build
 
 WIDEST = 1.25  # slow over fast best time up to which one pass over the space collects a pool for a box
+TOGETHER = 8192  # strategies times points that are evaluated together
 _ROUNDED = 1.0 + 1e-9  # sums are rounded
 
 
@@ -87,7 +89,7 @@ def solve(grid: Grid, progress: Callable[[], None] = lambda: None) -> dict[Index
     space = build(some.model, some.cluster, some.work, grid.fixed, some.profile)
     solver = _Solver(grid, space, progress)
     last = tuple(n - 1 for n in grid.shape())
-    solver.box((0,) * len(last), last, None, None)
+    solver.box((0,) * len(last), last)
     return settle(grid.requests, solver.found, grid.slack) if grid.simulated else solver.found
 
 
@@ -98,34 +100,49 @@ class _Solver:
         self.grid, self.space, self.progress = grid, space, progress
         self.found: dict[Index, Outcome] = {}
 
-    def box(self, slow: Index, fast: Index, pool: Pool | None, at_fast: Times | None) -> None:
-        """All points of a box. `pool` holds all that can matter in it, `at_fast` their times at the fast
-        corner, where that is known; without a pool the corners are searched."""
-        first, _ = self._corner(slow, pool)
+    def box(self, slow: Index, fast: Index) -> None:
+        """All points of a box, of whose pool nothing is known: its corners are searched."""
+        first = self._searched(slow)
         if slow == fast:
             return
-        if pool is None:
-            pool, at_fast = self._collected(fast, first)
-        last, times = self._corner(fast, pool, at_fast)
-        if all(index in self.found for index in self._points(slow, fast)):
+        pool, at_fast = self._collected(fast, first)
+        if pool is not None and at_fast is not None:
+            self.pooled(slow, fast, pool, at_fast)
             return
+        last = self._searched(fast)
         if last.best is None:  # nothing fits at the most generous point
-            for index in self._points(slow, fast):
+            for index in _points(slow, fast):
                 self._record(index, last)
             return
-        if first.best is not None and pool is not None and times is not None:
-            pool, times = _useful(pool, times, first, self.grid)
-        axis = max(range(len(slow)), key=lambda i: fast[i] - slow[i])
-        middle = (slow[axis] + fast[axis]) // 2
-        below, before = _with(fast, axis, middle), _with(slow, axis, middle)
-        at_before: Times | None = None
-        if pool is not None:
-            known, at_before = self._corner(before, pool)
-        self.box(slow, below, pool, at_before if before == below else None)
-        if pool is not None and times is not None and known.best is not None:
-            # No point beyond is slower than the one before them.
-            pool, times = _useful(pool, times, known, self.grid)
-        self.box(_with(slow, axis, middle + 1), fast, pool, times)
+        for part in _halves(slow, fast):
+            self.box(*part)
+
+    def pooled(self, slow: Index, fast: Index, pool: Pool, at_fast: Times) -> None:
+        """All points of a box. `pool` holds all that can matter in it, `at_fast` their times at the fast
+        corner; the outcome of the slow corner is known."""
+        pool, at_fast = _useful(pool, at_fast, self.found[slow], self.grid)
+        left = [index for index in _points(slow, fast) if index not in self.found]
+        if len(left) * len(pool) <= TOGETHER:
+            self._evaluated(left, pool)
+            return
+        parts = _cut(slow, fast, max(TOGETHER // (2 * len(pool)), 2))
+        times = self._evaluated([corner for part in parts for corner in part], pool) | {fast: at_fast}
+        for near, far in parts:
+            self.pooled(near, far, pool, times[far])
+
+    def _evaluated(self, places: list[Index], pool: Pool) -> dict[Index, Times]:
+        """The times of the pool at some points, whose outcomes are then known."""
+        places = list(dict.fromkeys(places))
+        if not places:
+            return {}
+        step = max(TOGETHER // len(pool), 1)
+        times: dict[Index, Times] = {}
+        for first in range(0, len(places), step):
+            some = places[first : first + step]
+            times |= zip(some, pool.times([self.grid.requests[index] for index in some]))
+        for index, one in times.items():
+            self._record(index, _outcome(pool, one, self.grid.band))
+        return times
 
     def _collected(self, fast: Index, slow: Outcome) -> tuple[Pool | None, Times | None]:
         """All that can matter between a point with the outcome `slow` and a fast corner, and its times at the
@@ -144,30 +161,41 @@ class _Solver:
         self._record(fast, _outcome_of(collected))
         return pool_of(collected.pool) if collected.pool else (None, None)
 
-    def _corner(
-        self, index: Index, pool: Pool | None, times: Times | None = None
-    ) -> tuple[Outcome, Times | None]:
-        """The outcome of a corner, and the times of the pool there where they were asked for."""
-        if index in self.found and (pool is None or times is not None):
-            return self.found[index], times
-        request = self.grid.requests[index]
-        if pool is None:
-            closed = _by_closed_forms(request, self.space, self.grid.slack, self.grid.band)
-            self._record(index, closed)
-            return self.found[index], None
-        if index in self.found:
-            return self.found[index], None
-        times = times or pool.times(request)
-        self._record(index, _outcome(pool, times, self.grid.band))
-        return self.found[index], times
+    def _searched(self, index: Index) -> Outcome:
+        """The outcome of a point, searched on its own where it is not known."""
+        if index not in self.found:
+            request = self.grid.requests[index]
+            self._record(index, _by_closed_forms(request, self.space, self.grid.slack, self.grid.band))
+        return self.found[index]
 
     def _record(self, index: Index, outcome: Outcome) -> None:
         if index not in self.found:
             self.found[index] = outcome
             self.progress()
 
-    def _points(self, slow: Index, fast: Index) -> list[Index]:
-        return list(product(*(range(a, b + 1) for a, b in zip(slow, fast))))
+
+def _points(slow: Index, fast: Index) -> Iterator[Index]:
+    """All points of a box."""
+    return product(*(range(a, b + 1) for a, b in zip(slow, fast)))
+
+
+def _halves(slow: Index, fast: Index) -> list[tuple[Index, Index]]:
+    """A box in two."""
+    return _cut(slow, fast, 2)
+
+
+def _cut(slow: Index, fast: Index, parts: int) -> list[tuple[Index, Index]]:
+    """A box in up to so many along its longest side.
+
+    >>> _cut((0, 0), (4, 1), 2)
+    [((0, 0), (2, 1)), ((3, 0), (4, 1))]
+    """
+    axis = max(range(len(slow)), key=lambda i: fast[i] - slow[i])
+    length = fast[axis] - slow[axis] + 1
+    cuts = [slow[axis] + -(-length * k // parts) for k in range(parts + 1)]
+    return [
+        (_with(slow, axis, low), _with(fast, axis, high - 1)) for low, high in pairwise(cuts) if high > low
+    ]
 
 
 def _with(index: Index, axis: int, value: int) -> Index:
@@ -175,8 +203,9 @@ def _with(index: Index, axis: int, value: int) -> Index:
 
 
 def _useful(pool: Pool, at_fast: Times, slow: Outcome, grid: Grid) -> tuple[Pool, Times]:
-    """What of a pool can matter in a box, with its times at the fast corner; `slow` is of the slow corner or
-    of a point that is slower still."""
+    """What of a pool can matter in a box, with its times at the fast corner; `slow` is of the slow corner."""
+    if slow.best is None:
+        return pool, at_fast
     kept = at_fast.step_s <= _bars(slow, pool, grid)
     return pool.keep(kept), Times(at_fast.step_s[kept], at_fast.peak_bytes[kept])
 
@@ -244,21 +273,23 @@ def solved(grid: Grid, progress: Callable[[], None] = lambda: None) -> dict[Inde
         for _ in grid.requests:
             progress()
         return dict.fromkeys(grid.requests, Solved(None, None, None, error.diagnostics, pooled=False))
-    return {index: _solved(grid, grid.requests[index], outcome) for index, outcome in found.items()}
+    wanted: dict[tuple[Index, str], tuple[Request, Candidate]] = {}
+    for index, outcome in found.items():
+        own = {"best": outcome.best, "simplest": outcome.simplest(grid.slack)}
+        if outcome.best is None:
+            own["nearest"] = outcome.nearest
+        elif own["simplest"] is own["best"]:
+            del own["simplest"]
+        wanted |= {(index, name): (grid.requests[index], plan) for name, plan in own.items() if plan}
+    told = dict(zip(wanted, shown(list(wanted.values()), simulated=grid.simulated)))
+    return {index: _solved(grid, index, outcome, told) for index, outcome in found.items()}
 
 
-def _solved(grid: Grid, request: Request, outcome: Outcome) -> Solved:
-    best, simplest = outcome.best, outcome.simplest(grid.slack)
-    told = ranked_plan if grid.simulated else closed_plan
-    first = None if best is None else told(request, best)
-    second = first if simplest is best or simplest is None else told(request, simplest)
-    nearest: Ranked | None = None
-    faults: tuple[Diagnostic, ...] = ()
-    if best is None and outcome.nearest is not None:
-        nearest = told(request, outcome.nearest)
-    elif best is None:
-        faults = _faults(request, grid.fixed)
-    return Solved(first, second, nearest, faults, outcome.pooled)
+def _solved(grid: Grid, index: Index, outcome: Outcome, told: Mapping[tuple[Index, str], Ranked]) -> Solved:
+    best, nearest = told.get((index, "best")), told.get((index, "nearest"))
+    missing = best is None and nearest is None
+    faults = _faults(grid.requests[index], grid.fixed) if missing else ()
+    return Solved(best, told.get((index, "simplest"), best), nearest, faults, outcome.pooled)
 
 
 def _faults(request: Request, fixed: Mapping[str, Any]) -> tuple[Diagnostic, ...]:

@@ -94,13 +94,10 @@ def costs(
 ) -> Costs:
     """Costs of `strategy`: its degrees are numbers, or arrays [n] that share pp and vpp. `known` as in
     `step.evaluate`."""
-    outer = size_of(work, strategy, profile)
+    outer = size_of(cluster, work, strategy, profile)
     n = int(np.prod(outer)) if outer else 1
-    flat, flat_work, by_class = (
-        flattened(strategy, outer),
-        flattened(work, outer),
-        numbers_over_classes(profile),
-    )
+    flat, flat_work, cluster = (flattened(one, outer) for one in (strategy, work, cluster))
+    by_class = numbers_over_classes(profile)
     many = candidates(flat, n)
     known = known or shared(model, cluster, flat_work, flat, profile, many)
     known = known.laid(model, flat_work, flat, many)

@@ -38,7 +38,7 @@ def step_times(
     model: Model, cluster: Cluster, work: Work, strategies: Sequence[Strategy], profile: Profile
 ) -> Array:
     """Seconds of a step of each strategy (plain numbers), [n], as `exact` says; NaN where the schedule does
-    not exist for its numbers, or has more than MOST_PASSES passes.
+    not exist for its numbers, or has more than MOST_PASSES passes. Figures of `cluster` may be arrays [n].
 
     Strategies that share a schedule, pp and vpp are evaluated together. Of very many microbatches a few
     rounds are simulated and the rest added at the pace of the last one: exact where the slowest stage sets
@@ -47,7 +47,8 @@ def step_times(
     seconds = np.full(len(strategies), np.nan)
     pipelines: dict[tuple[str, bool, int, int], list[tuple[IntArray, Costs]]] = {}
     able = [i for i, s in enumerate(strategies) if passes(work, s)[1] <= MOST_PASSES]
-    for own, found in _costs(model, cluster, work, [strategies[i] for i in able], profile):
+    some = [strategies[i] for i in able]
+    for own, found in _costs(model, cluster.take(able), work, some, profile):
         places = np.array(able)[own]
         one = strategies[places[0]]
         key = (one.schedule, one.moe_balance == HOLDS_ALL, found.pp, found.vpp)
@@ -85,15 +86,15 @@ def _costs(
 ) -> Iterator[tuple[IntArray, Costs]]:
     """Costs of strategies that share words, pp and vpp, with their places; layers are worked out once for all
     that share the words that layers depend on."""
-    for places in _alike(_layer_words(s) for s in strategies):
-        some = [strategies[i] for i in places]
-        known = shared(model, cluster, work, _stacked(some), profile, candidates(_stacked(some), len(some)))
-        for part in _alike((s.schedule, s.zero, s.pp, s.vpp) for s in some):
-            few = _stacked([some[at] for at in part])
-            yield places[part], costs(model, cluster, work, few, profile, known.cut(part))
+    for places in alike(_layer_words(s) for s in strategies):
+        some, own = [strategies[i] for i in places], cluster.take(places)
+        known = shared(model, own, work, stacked(some), profile, candidates(stacked(some), len(some)))
+        for part in alike((s.schedule, s.zero, s.pp, s.vpp) for s in some):
+            few = stacked([some[at] for at in part])
+            yield places[part], costs(model, own.take(part), work, few, profile, known.cut(part))
 
 
-def _alike(keys: Iterable[Any]) -> list[IntArray]:
+def alike(keys: Iterable[Any]) -> list[IntArray]:
     """Places of equal keys together."""
     found: dict[Any, list[int]] = {}
     for i, key in enumerate(keys):
@@ -109,7 +110,7 @@ def _layer_words(s: Strategy) -> tuple[Any, ...]:
     return (listed, joined, *(w for w in words if w not in (s.schedule, s.layers_per_stage)))
 
 
-def _stacked(few: Sequence[Strategy]) -> Strategy:
+def stacked(few: Sequence[Strategy]) -> Strategy:
     """Strategies with the same words as one, its numbers arrays [n]."""
     names = ("dp", "tp", "pp", "vpp", "cp", "ep", "etp", "zero_group", "microbatch_size")
     numbers: dict[str, Any] = {name: np.array([getattr(s, name) for s in few]) for name in names}

@@ -227,9 +227,9 @@ def _span(cluster: Cluster, pieces: Pieces) -> Span:
         # Every peer has its own link, and a group of g reaches g - 1 of them: 2 of 8 GPUs share one link. Of
         # what reaches such a group from other domains too, each link brings a gth and so does the card.
         gather = exchange = np.maximum(local - (degree == local), 1) * cluster.link_bytes_s
-        direct, hops = np.full(np.shape(local), cluster.link_bytes_s)[()], np.ones(np.shape(local))[()]
+        direct, hops = _for_each(local, cluster.link_bytes_s), np.ones(np.shape(local))[()]
     else:
-        gather = exchange = direct = np.full(np.shape(local), cluster.scale_up_bytes_s)[()]
+        gather = exchange = direct = _for_each(local, cluster.scale_up_bytes_s)
         hops = np.ones(np.shape(local))[()]
     network = np.inf if cluster.scale_out_bytes_s is None else cluster.scale_out_bytes_s
     return Span(
@@ -246,6 +246,11 @@ def _span(cluster: Cluster, pieces: Pieces) -> Span:
         link_kind=chip.link_kind,
         in_switch_reduction=chip.in_switch_reduction,
     )
+
+
+def _for_each(groups: Any, bytes_s: Any) -> Any:
+    """A bandwidth for each of some groups."""
+    return np.full(np.broadcast_shapes(np.shape(groups), np.shape(bytes_s)), bytes_s)[()]
 
 
 def _least_stride(name: str, strategy: Strategy) -> Any:
