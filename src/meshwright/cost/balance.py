@@ -9,13 +9,13 @@ the bias: DeepSeek-V3 report (arXiv 2412.19437), section 2.1.2.
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import collectives
+from meshwright.cost.arrays import with_arrays
 from meshwright.cost.numbers import numbers
 from meshwright.cost.rows import over_classes
 from meshwright.model.params import mtp_blocks
@@ -106,7 +106,7 @@ def exchange(
     seconds: Any = 0.0
     degrees: Any = 1.0
     for name in groups:
-        span = _column(spans[name])
+        span = with_arrays(spans[name], over_classes)
         several = np.asarray(span.degree) > 1
         time = collectives.all_reduce_time(
             numbers()["count_bytes"] * per_call * rows, span, profile["scale_up"], profile["scale_out"]
@@ -119,11 +119,3 @@ def exchange(
 
 def _of(block: Block) -> tuple[float, float]:
     return (1.0, float(block.ffn.n_experts)) if isinstance(block.ffn, Moe) else (0.0, 0.0)
-
-
-def _column(span: Span) -> Span:
-    """The span with an axis for stage classes."""
-    arrays: dict[str, Any] = {
-        f.name: over_classes(getattr(span, f.name)) for f in fields(span) if np.ndim(getattr(span, f.name))
-    }
-    return replace(span, **arrays)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from meshwright.cost import collectives, schedule
+from meshwright.cost.arrays import with_arrays
 from meshwright.cost.ops import element_bytes
 from meshwright.cost.stages import Stages, over_classes
 from meshwright.profiles.records import Profile
@@ -151,6 +152,4 @@ def _twins(pipeline: Span) -> Span:
 
 def _column(span: Span) -> Span:
     """The span with an axis for stage classes."""
-    numbers = {f.name: getattr(span, f.name) for f in fields(span) if np.ndim(getattr(span, f.name))}
-    widened: dict[str, Any] = {name: np.asarray(value)[..., None] for name, value in numbers.items()}
-    return replace(span, **widened)
+    return with_arrays(span, over_classes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -44,6 +45,7 @@ def mixing_flops(mixer: Mixer | None, seq_len: Any, *, causal: bool = True) -> A
     return 0.0
 
 
+@lru_cache(maxsize=1024)
 def active_block_params(block: Block, model: Model) -> float:
     """Parameters of one layer that one token is multiplied by: top_k of n_experts of the routed ones."""
     count = block_params(block, model)
@@ -57,7 +59,11 @@ def split_weights(model: Model, seq_len: Any) -> tuple[tuple[float, ...], float]
     By forward FLOPs a token, so that a split does not depend on degrees; the shortest length counts where
     lengths are an array. Rounded to a tenth: finer differences do not move whole layers.
     """
-    length = float(np.min(seq_len))
+    return _split_weights(model, float(np.min(seq_len)))
+
+
+@lru_cache(maxsize=256)
+def _split_weights(model: Model, length: float) -> tuple[tuple[float, ...], float]:
     layers = [
         2.0 * active_block_params(block, model) + float(mixing_flops(block.mixer, length))
         for block in model.blocks

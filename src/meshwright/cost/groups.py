@@ -7,13 +7,14 @@ layouts, each with its groups of ranks. Times add over the two kinds of paramete
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshwright.cost import data_parallel
+from meshwright.cost.arrays import with_arrays
 from meshwright.cost.data_parallel import Traffic
 from meshwright.cost.distinct import Candidates, Distinct, Picked, Short, lookup
 from meshwright.cost.ops import stream_seconds
@@ -98,10 +99,7 @@ class _Spread(dict[str, Span]):
 
     def __missing__(self, name: str) -> Span:
         side = next(side for side in self.sides if name in side.spans)
-        span = side.spans[name]
-        numbers = {f.name: getattr(span, f.name) for f in fields(span) if np.ndim(getattr(span, f.name))}
-        moved: dict[str, Any] = {k: v.take(side.at) for k, v in numbers.items()}
-        self[name] = replace(span, **moved)
+        self[name] = with_arrays(side.spans[name], lambda values: values.take(side.at))
         return self[name]
 
 
@@ -186,9 +184,7 @@ def _side(
 
 def _plain(span: Span) -> Span:
     """The span with arrays that hold one value as that number, so that nothing is spread for them."""
-    numbers = {f.name: getattr(span, f.name) for f in fields(span) if np.size(getattr(span, f.name)) > 1}
-    alike: dict[str, Any] = {k: v.flat[0].item() for k, v in numbers.items() if v.min() == v.max()}
-    return replace(span, **alike)
+    return with_arrays(span, lambda x: x.flat[0].item() if len(x) > 1 and x.min() == x.max() else x)
 
 
 def _strategy(strategy: Strategy, lines: Pipelines, layouts: Distinct, **others: Any) -> Strategy:

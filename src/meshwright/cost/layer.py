@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -217,6 +217,35 @@ def written_plainly(op: Stream, profile: Profile, options: frozenset[str]) -> bo
     return profile.framework.eager and not (options & FUSED or (by_hand and options & FUSED_NORMS))
 
 
+class Common:
+    """What operations of a layer take whatever is recomputed or offloaded, added up by the first sum of them
+    (see `summed`): sums under other words need only what these change."""
+
+    def __init__(self) -> None:
+        self.done = False
+        self.totals = _Totals()
+        self.boundary: Any = None  # bytes that the layer begins with
+        self.widest: Any = 0.0  # of the largest product's output, whose gradient stands beside what is saved
+        self.buffers: Any = 0.0  # bytes of the largest message's
+        self.waits = False
+
+    def add(self, op: Operation, price: Any, kept: Any, by_host: float) -> None:
+        """Add an operation that keeps so many bytes for backward, and of whose kernels the host launches a
+        share."""
+        if isinstance(op, Message):
+            self.waits = self.waits or op.waits
+            self.buffers = np.maximum(self.buffers, op.buffer)
+            self.totals.add(f"{_axis(op)}_forward", op.forward * price)
+            self.totals.add(f"{_axis(op)}_backward", op.backward * price)
+            return
+        self.totals.add_passes(price, by_host)
+        self.totals.add("everything", kept)
+        if isinstance(op, Matmul) and op.name != "head":  # what the logits' gradient takes is the loss's
+            self.widest = np.maximum(self.widest, 2.0 * op.m * op.n * op.groups)
+        if op.module == "boundary" and self.boundary is None:
+            self.boundary = kept
+
+
 def summed(
     prices: Iterable[Price],
     chip: Chip,
@@ -226,59 +255,91 @@ def summed(
     offload: Offload = NO_OFFLOAD,
     *,
     whole: bool = False,
+    common: Common | None = None,
 ) -> LayerCost:
-    """`layer_cost` of operations that are priced already: no price depends on recompute or offload."""
-    totals = _Totals()
-    boundary: Any = 0.0
-    widest: Any = 0.0  # bytes of the largest product's output, whose gradient stands beside what is saved
-    buffers: Any = 0.0
-    first_norm = True
-    waits = False
+    """`layer_cost` of operations that are priced already: no price depends on recompute or offload.
+
+    `common` is filled for these operations by the first call, and spares the next ones most of the sums.
+    """
+    common = common or Common()
+    words = _Totals()
+    if not common.done or not whole:
+        _add(prices, chip, profile, recompute, options, offload, common, words, whole=whole)
+        common.done = True
+    if whole:
+        words = common.totals.again()
+        boundary = 0.0 if common.boundary is None else common.boundary
+        words.add("saved", boundary)
+        words.add("offloaded", boundary if offload.any and offload.operations is None else 0.0)
+
+    def total(name: str) -> Any:
+        return common.totals.of(name) + words.of(name)
+
+    row: dict[str, Any] = {name: total(name) for name in FIELDS}
+    beside = common.widest + common.buffers
+    row["live"] = np.maximum(common.totals.of("everything") - row["saved"], 0.0) + beside
+    return LayerCost(**(row | _by_host(row, total, profile["host"], waits=common.waits)))
+
+
+def _add(
+    prices: Iterable[Price],
+    chip: Chip,
+    profile: Profile,
+    recompute: Recompute,
+    options: frozenset[str],
+    offload: Offload,
+    common: Common,
+    words: _Totals,
+    *,
+    whole: bool,
+) -> None:
+    """Add up operations: to `common`, unless that is done, what they take in any case, and to `words` what is
+    recomputed, saved and offloaded where not the `whole` layer is run again."""
     habits = profile.framework
     compiled = bool(options & COMPILED)
     eager = habits.eager and not compiled
+    first = True
     for op, price in prices:
-        again: Any = 1.0 if whole else repeated(op, recompute)
-        if isinstance(op, Message):
-            waits = waits or op.waits
-            axis = "tp" if op.axis == "etp" else op.axis
-            buffers = np.maximum(buffers, op.buffer)
-            totals.add(f"{axis}_forward", op.forward * price)
-            totals.add(f"{axis}_backward", (op.backward + op.forward * again) * price)
-            if recompute.products:
-                totals.add("saved", op.result)
+        kept: Any = 0.0
+        by_host = launched(op, options, chip)
+        if not isinstance(op, Message):
+            kept = op.saved
+            if eager and isinstance(op, Stream) and not (op.module == "norm" and options & FUSED_NORMS):
+                kept = kept + op.eager
+        if not common.done:
+            common.add(op, price, kept, by_host)
+        if whole:
             continue
-        totals.add_passes(price, again, launched(op, options, chip))
-        kept = op.saved
-        if eager and isinstance(op, Stream) and not (op.module == "norm" and options & FUSED_NORMS):
-            kept = kept + op.eager
-        totals.add("everything", kept)
-        if isinstance(op, Matmul) and op.name != "head":  # what the logits' gradient takes is the loss's
-            widest = np.maximum(widest, 2.0 * op.m * op.n * op.groups)
-        if op.module == "boundary" and first_norm:
-            boundary = kept
-            first_norm = False
+        again = repeated(op, recompute)
+        if isinstance(op, Message):
+            if np.ndim(again) or again:
+                words.add(f"{_axis(op)}_backward", op.forward * again * price)
+            if recompute.products:
+                words.add("saved", op.result)
+            continue
+        if np.ndim(again) or again:
+            words.add_again(price, again, by_host)
+        if op.module == "boundary" and first:
+            first = False
         else:
             kept = stays(op, kept, again, recompute, named=habits.keeps_named, compiled=compiled)
-        totals.add("saved", kept)
+        words.add("saved", kept)
         if offload.takes(op.name):
-            totals.add("offloaded", kept)
-    row: dict[str, Any] = {name: totals.of(name) for name in FIELDS}
-    if whole:
-        row["saved"] = boundary
-        row["offloaded"] = boundary if offload.any and offload.operations is None else 0.0
-    row["live"] = np.maximum(totals.of("everything") - row["saved"], 0.0) + widest + buffers
-    return LayerCost(**(row | _by_host(row, totals, profile["host"], waits=waits)))
+            words.add("offloaded", kept)
 
 
-def _by_host(row: dict[str, Any], totals: _Totals, launch: Any, *, waits: bool) -> dict[str, Any]:
+def _axis(op: Message) -> str:
+    return "tp" if op.axis == "etp" else op.axis
+
+
+def _by_host(row: dict[str, Any], total: Callable[[str], Any], launch: Any, *, waits: bool) -> dict[str, Any]:
     """Seconds of launches beyond what the device of a `row` of sums takes, by pass; `launch` s a kernel."""
     device_forward = row["forward"] + row["tp_forward"] + row["cp_forward"] + row["ep_forward"]
     device_backward = (
         row["backward_input"] + row["backward_weight"] + row["recompute"]
         + row["tp_backward"] + row["cp_backward"] + row["ep_backward"]
     )  # fmt: skip
-    forward, backward, weight = (totals.of(f"kernels_{way}") for way in ("forward", "backward", "weight"))
+    forward, backward, weight = (total(f"kernels_{way}") for way in ("forward", "backward", "weight"))
     found = {
         "host_forward": beyond(launch * forward, device_forward, waits=waits),
         "host_backward": beyond(launch * backward, device_backward),
@@ -288,6 +349,15 @@ def _by_host(row: dict[str, Any], totals: _Totals, launch: Any, *, waits: bool) 
         found["host_weight"] = beyond(launch * weight, row["backward_weight"])
         found["host_split"] = of_input + found["host_weight"] - found["host_backward"]
     return found
+
+
+# What a forward that runs again adds to, and what it adds.
+_AGAIN = {
+    "recompute": "forward",
+    "flops_recompute": "flops_forward",
+    "floor": "floor_forward",
+    "kernels_backward": "kernels_forward",
+} | {f"{axis}_backward": f"{axis}_forward" for axis in ("tp", "cp", "ep")}
 
 
 class _Totals:
@@ -303,9 +373,8 @@ class _Totals:
         parts = self._parts[name]
         parts[shape] = parts[shape] + value if shape in parts else value
 
-    def add_passes(self, cost: Passes, again: Any, by_host: Any) -> None:
-        """Add what an operation takes, its forward once more where it runs `again` (a share of layers);
-        `by_host` is the share of its kernels that the host launches."""
+    def add_passes(self, cost: Passes, by_host: Any) -> None:
+        """Add what an operation takes; `by_host` is the share of its kernels that the host launches."""
         self.add("forward", cost.forward)
         self.add("backward_input", cost.backward_input)
         self.add("backward_weight", cost.backward_weight)
@@ -316,11 +385,20 @@ class _Totals:
         self.add("kernels_forward", by_host * cost.kernels_forward)
         self.add("kernels_backward", by_host * cost.kernels_backward)
         self.add("kernels_weight", by_host * cost.kernels_weight)
-        if np.ndim(again) or again:
-            self.add("recompute", again * cost.forward)
-            self.add("flops_recompute", again * cost.flops_forward)
-            self.add("floor", again * cost.floor_forward)
-            self.add("kernels_backward", again * by_host * cost.kernels_forward)
+
+    def add_again(self, cost: Passes, again: Any, by_host: Any) -> None:
+        """Add the forward of an operation once more, or a share `again` of it."""
+        self.add("recompute", again * cost.forward)
+        self.add("flops_recompute", again * cost.flops_forward)
+        self.add("floor", again * cost.floor_forward)
+        self.add("kernels_backward", again * by_host * cost.kernels_forward)
+
+    def again(self) -> _Totals:
+        """All forwards once more."""
+        found = _Totals()
+        for name, forward in _AGAIN.items():
+            found._parts[name] = dict(self._parts[forward])
+        return found
 
     def of(self, name: str) -> Any:
         """The sum of that name, small arrays first; 0 where nothing was added."""

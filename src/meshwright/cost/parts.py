@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from meshwright.cost.arrays import arrays
 from meshwright.cost.distinct import Axis, Candidates, Picked
 from meshwright.cost.rows import numbers_vary
 from meshwright.cost.tables import Tables
@@ -56,9 +57,8 @@ def in_parts(strategy: Strategy, many: Candidates, tables: Tables) -> tuple[IntA
     kind = kinds.astype(np.min_scalar_type(kinds.max())).take(pair)
     order = np.argsort(kind, kind="stable")  # short numbers sort in no time
     counts: list[int] = np.bincount(kind).tolist()
-    names = [f.name for f in fields(strategy) if isinstance(getattr(strategy, f.name), np.ndarray)]
     all_of_them = Picked(order)
-    degrees = many.cut(all_of_them, names)
+    degrees = many.cut(all_of_them, arrays(strategy))
     return order, _parts(strategy, degrees, tables.cut(all_of_them), counts, widest)
 
 
@@ -77,10 +77,10 @@ def _parts(
             plain: dict[str, Any] = {}  # what their pipeline says, if it is one
             if len(pairs) == 1:
                 plain = {name: values.item() for name, values in pairs.values.items()}
-            arrays: dict[str, Any] = {
+            each: dict[str, Any] = {
                 name: one.values.take(part(one.at)) for name, one in degrees.items() if name not in plain
             }
-            yield Part(at, replace(strategy, **plain, **arrays), few)
+            yield Part(at, replace(strategy, **plain, **each), few)
         first += count
 
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from meshwright.cost import schedule
 from meshwright.cost.adapters import adapted_products, plain_adapters
 from meshwright.cost.distinct import Axis, Candidates, Distinct, Picked, Short, Values, axis
-from meshwright.cost.layer import COMPILED, NO_OFFLOAD, LayerCost, Price, priced, sent_anew, summed
+from meshwright.cost.layer import COMPILED, NO_OFFLOAD, Common, LayerCost, Price, priced, sent_anew, summed
 from meshwright.cost.layers import ends, is_hybrid, operations, shared_operations
 from meshwright.cost.numbers import numbers
 from meshwright.cost.ops import Matmul, Operation, Shape, Words
@@ -224,6 +224,7 @@ class LayerPrices:
     options: frozenset[str]
     _made: dict[tuple[str, str], LayerTable] = field(default_factory=dict)
     _ends: dict[str, tuple[LayerCost, dict[str, Any]]] = field(default_factory=dict)
+    _common: dict[str, Common] = field(default_factory=dict)
 
     def placed(self, places: Places) -> LayerPrices:
         """The same for candidates in other places of the grid."""
@@ -237,7 +238,7 @@ class LayerPrices:
             (name, partial(sent_anew, tuple(prices()), reach, *others), is_layer, times)
             for name, prices, is_layer, times in self.columns
         )
-        return replace(self, on_grid=on_grid, columns=columns, _made={}, _ends={})
+        return replace(self, on_grid=on_grid, columns=columns, _made={}, _ends={}, _common={})
 
     def table(self, strategy: Strategy) -> LayerTable:
         """The layers under the recompute and offload words of `strategy`."""
@@ -253,12 +254,11 @@ class LayerPrices:
         whole: dict[str, Any] = dict.fromkeys(WHOLE, 0.0)
         for name, prices, is_layer, times in self.columns:
             if is_layer:
-                rows[name], totals = self._column(
-                    prices, parse(strategy.recompute), parse_offload(strategy.offload)
-                )
+                words = parse(strategy.recompute), parse_offload(strategy.offload)
+                rows[name], totals = self._column(name, prices, *words)
             else:  # no word speaks of these
                 if name not in self._ends:
-                    self._ends[name] = self._column(prices, parse("none"), NO_OFFLOAD)
+                    self._ends[name] = self._column(name, prices, parse("none"), NO_OFFLOAD)
                 rows[name], totals = self._ends[name]
             for key, total in totals.items():
                 if key in whole:
@@ -273,12 +273,13 @@ class LayerPrices:
         return LayerTable(self.grid, columns_of, every_layer, rows)
 
     def _column(
-        self, prices: Callable[[], Iterable[Price]], word: Recompute, offload: Offload
+        self, name: str, prices: Callable[[], Iterable[Price]], word: Recompute, offload: Offload
     ) -> tuple[LayerCost, dict[str, Any]]:
         """The record of a layer, as it is where only some are recomputed whole, and all `SUMS` of it."""
         again = _whole_share(self.n_layers, word, self.on_grid)
+        common = self._common.setdefault(name, Common())
         parts = [
-            (part, self._row(prices(), word, offload, whole=is_whole))
+            (part, self._row(prices(), word, offload, common, whole=is_whole))
             for part, is_whole in ((1.0 - again, False), (again, True))
             if np.ndim(part) or part > 0.0
         ]
@@ -288,8 +289,11 @@ class LayerPrices:
         }
         return parts[0][1], totals
 
-    def _row(self, prices: Iterable[Price], word: Recompute, offload: Offload, *, whole: bool) -> LayerCost:
-        row = summed(prices, self.chip, self.profile, word, self.options, offload, whole=whole)
+    def _row(
+        self, prices: Iterable[Price], word: Recompute, offload: Offload, common: Common, *, whole: bool
+    ) -> LayerCost:
+        others = self.chip, self.profile, word, self.options, offload
+        row = summed(prices, *others, whole=whole, common=common)
         return row.with_reference() if parse_finetune(self.on_grid.finetune).pairs else row
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from meshwright.cost import schedule
 from meshwright.cost.activations import Moments
 from meshwright.cost.adapters import trained_share
+from meshwright.cost.arrays import arrays
 from meshwright.cost.distinct import Candidates, Picked
 from meshwright.cost.groups import Groups, groups
 from meshwright.cost.rows import (
@@ -35,19 +36,15 @@ IntArray = npt.NDArray[np.int64]
 
 def size_of(cluster: Cluster, work: Work, strategy: Strategy, profile: Profile) -> tuple[int, ...]:
     """Shape that all numbers of a request broadcast to."""
-    numbers = [getattr(one, f.name) for one in (strategy, cluster) for f in fields(one)]
-    numbers += [work.seq_len, work.global_batch_size, *(x.value for x in profile.numbers.values())]
+    numbers = [*arrays(strategy).values(), *arrays(cluster).values(), work.seq_len, work.global_batch_size]
+    numbers += [x.value for x in profile.numbers.values()]
     return np.broadcast_shapes(*(np.shape(x) for x in numbers if isinstance(x, np.ndarray)))
 
 
 def flattened(record: Any, outer: tuple[int, ...]) -> Any:
     """The record with its arrays spread over the request and in one row."""
-    arrays = {
-        f.name: np.broadcast_to(getattr(record, f.name), outer).ravel()
-        for f in fields(record)
-        if isinstance(getattr(record, f.name), np.ndarray)
-    }
-    return replace(record, **arrays)
+    flat = {name: np.broadcast_to(values, outer).ravel() for name, values in arrays(record).items()}
+    return replace(record, **flat) if flat else record
 
 
 def numbers_over_classes(profile: Profile) -> Profile:
