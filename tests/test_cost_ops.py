@@ -104,6 +104,13 @@ def test_whole_tiles_whole_waves_and_depth_are_best() -> None:
     assert float(matmul_efficiency(256, 65536, 128, 1, 132)) < best  # one tile for 132 units
 
 
+def test_a_tile_without_a_number_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of the numbers that is misspelt counted as a rate of 1."""
+    monkeypatch.setattr("meshwright.cost.ops._TILES", ((256, 128), (128, 96)))
+    with pytest.raises(KeyError, match="tile_128x96"):
+        matmul_efficiency(4096, 4096, 4096, 1, 132)
+
+
 def test_systolic_arrays_hold_whole_squares() -> None:
     """Of 128 a side: what stays fills whole sides, what passes groups of 8; the better of both ways."""
     deep = 1 << 20
