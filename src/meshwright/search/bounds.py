@@ -128,12 +128,17 @@ class StageBytes:
 
     def at(self, part: Any) -> StageBytes:
         """Those of some rows."""
-        return StageBytes(self.states[part], self.fragments)
+        return StageBytes(of_rows(self.states, part), self.fragments)
 
     def least(self, saved: FloatArray | float) -> FloatArray:
         """Bytes that the fullest rank holds at least, [n]; the microbatches in flight keep `saved` [n, C]."""
         whole = self.states + (1.0 + self.fragments) * saved
         return np.asarray(whole.max(-1) * ROUNDED)
+
+
+def of_rows(values: FloatArray, part: Any) -> FloatArray:
+    """Some rows of [n, C] values whose rows lie side by side in memory, and lie so again."""
+    return np.asarray(values.T.take(part, axis=1).T)
 
 
 def stage_bytes(request: Request, strategy: Strategy, known: Shared) -> StageBytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from meshwright.search.pool import Times
@@ -23,6 +23,7 @@ class Scan:
     of_kind: dict[int, Candidate] = field(default_factory=dict)  # the best of each `kind` within `slack`
     pool: list[tuple[Strategy, Times]] = field(default_factory=list)  # all within `Keep`, in arrays
     nearest: Candidate | None = None  # the smallest peak among those that do not fit
+    seeks_nearest: bool = False  # nothing fits, that is known: the nearest miss is looked for
     capacity_bytes: float = 0.0
     searched: int = 0
     feasible: int = 0
@@ -34,6 +35,39 @@ class Scan:
     def best(self) -> list[Candidate]:
         """The fastest plans, sorted."""
         return self.shortlist.plans
+
+    def branched(self) -> Scan:
+        """One that knows what was found, and counts from nothing."""
+        copies: dict[int, Candidate] = {}  # each noted with what ties with it, in whatever lists it stands
+
+        def copied(some: Shortlist) -> Shortlist:
+            plans = [copies.setdefault(id(plan), replace(plan)) for plan in some.plans]
+            return replace(some, plans=plans)
+
+        return Scan(
+            copied(self.shortlist),
+            {technique: copied(some) for technique, some in self.without.items()},
+            dict(self.of_kind),
+            nearest=self.nearest,
+            seeks_nearest=self.seeks_nearest,
+            capacity_bytes=self.capacity_bytes,
+        )
+
+    def merge(self, other: Scan) -> None:
+        """Take in what a branch found in a part of the space of its own."""
+        self.shortlist.add(other.shortlist.plans)
+        for technique, own in self.without.items():
+            own.add(other.without[technique].plans)
+        for kind, plan in other.of_kind.items():
+            if kind not in self.of_kind or plan.step_time_s < self.of_kind[kind].step_time_s:
+                self.of_kind[kind] = plan
+        if other.nearest and (not self.nearest or other.nearest.peak_bytes < self.nearest.peak_bytes):
+            self.nearest = other.nearest
+        self.pool += other.pool
+        self.searched += other.searched
+        self.feasible += other.feasible
+        self.rejected += other.rejected
+        self.bounded += other.bounded
 
 
 @dataclass(frozen=True, slots=True)

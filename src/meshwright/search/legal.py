@@ -57,12 +57,45 @@ class Rows:
         order = None if self.order is None else self.order[part]
         return Rows(self.block[part], self.vpp[part], self.experts[part], self.size[part], order)
 
+    def keys(self, space: Space) -> IntArray:
+        """A number of its own for each, whatever its order, [n]."""
+        sizes, pairs = len(space.sizes), len(space.ep)
+        return ((self.block * len(space.vpp) + self.vpp) * sizes + self.size) * pairs + self.experts
+
     def degrees(self, space: Space) -> dict[str, IntArray]:
         """Their degrees."""
         found = {name: column[self.block] for name, column in space.blocks.items()}
         found |= {"vpp": space.vpp[self.vpp], "microbatch_size": space.sizes[self.size]}
         found |= {"ep": space.ep[self.experts], "etp": space.etp[self.experts]}
         return found if self.order is None else found | {"placement": self.order}
+
+
+@dataclass(frozen=True, slots=True)
+class Lattice:
+    """Legal strategies, words apart and not spelled out: places of block, vpp and size in the space, each
+    [t], and which pairs of expert degrees they have, [t, e]. A strategy's place is that in the flat array.
+    `by_block`: strategies of a block have the same pairs."""
+
+    block: IntArray
+    vpp: IntArray
+    size: IntArray
+    able: Mask
+    by_block: bool
+
+    def rows(self, at: IntArray) -> Rows:
+        """The strategies at some places."""
+        t, experts = np.divmod(at, self.able.shape[1])
+        return Rows(self.block[t], self.vpp[t], experts, self.size[t])
+
+    def counts(self, each: IntArray) -> IntArray:
+        """How many there are of each (block, vpp, size), [t], where a block and a pair of expert degrees
+        count `each` [b, e] times."""
+        if not self.by_block:
+            return np.asarray((each[self.block] * self.able).sum(1))
+        blocks, first = np.unique(self.block, return_index=True)
+        of_block = np.zeros(len(each), np.int64)
+        of_block[blocks] = (each[blocks] * self.able[first]).sum(1)
+        return of_block.take(self.block)
 
 
 def joined(several: list[Rows]) -> Rows:
@@ -85,22 +118,16 @@ def legal(request: Request, space: Space, words: Words) -> Legal:
     return found
 
 
-def rows(space: Space, found: Legal, spelled: Mask) -> Rows:
+def lattice(found: Legal, spelled: Mask) -> Lattice:
     """The strategies that are legal and spelled so (`spelled` [b, v])."""
-    parts: list[tuple[IntArray, ...]] = []
-    for b in np.flatnonzero((found.count() * spelled).any(1)):
-        v, e, m = (np.flatnonzero(x[b]) for x in (found.vpp & spelled, found.experts, found.sizes))
-        shape = (len(v), len(e), len(m))
-        axes = (v[:, None, None], e[None, :, None], m[None, None, :])
-        grid = [np.full(int(np.prod(shape)), b), *(np.broadcast_to(a, shape).ravel() for a in axes)]
-        if found.joint is not None:
-            keep = found.joint[b][np.ix_(v, e, m)].ravel()
-            grid = [column[keep] for column in grid]
-        parts.append(tuple(grid))
-    if not parts:
-        nothing = np.zeros(0, np.int64)
-        return Rows(nothing, nothing, nothing, nothing)
-    return Rows(*(np.concatenate(columns) for columns in zip(*parts)))
+    some = np.asarray(found.experts.any(1))[:, None, None] & found.sizes[:, None, :]
+    block, vpp, size = np.nonzero(some & np.asarray(found.vpp & spelled)[:, :, None])
+    able = found.experts[block]
+    if found.joint is not None:
+        able &= found.joint[block, vpp, :, size]
+        left = able.any(1)
+        block, vpp, size, able = block[left], vpp[left], size[left], able[left]
+    return Lattice(block, vpp, size, able, found.joint is None)
 
 
 def _on_axes(space: Space, words: Words) -> Any:

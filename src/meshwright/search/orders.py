@@ -41,8 +41,12 @@ class Orders:
 
     def count(self, block: IntArray, experts: IntArray) -> IntArray:
         """How many legal ones some rows have, [n]."""
-        each = self.legal.sum(0, dtype=np.int64)
+        each = self.each()
         return np.asarray(each.ravel().take(block * each.shape[1] + experts))
+
+    def each(self) -> IntArray:
+        """How many legal ones there are, [b, e]."""
+        return np.asarray(self.legal.sum(0, dtype=np.int64))
 
 
 def other_orders(request: Request, space: Space) -> Orders:
@@ -121,21 +125,13 @@ def needed(
                 measures = _measures(span, able)
                 # Where tokens go to few domains, larger ones are not nearer but hold more of their experts.
                 reach += [*measures, *(-x for x in measures if limited and name == "ep")]
-    found = legal.copy()
     comparable = nearer_is_quicker(request.cluster, request.profile, words)
+    near, number = np.array(reach).reshape(-1, *able.shape), np.arange(len(placed))[:, None]
+    found = legal.copy()
     for i in range(1, len(placed)):
-        for j in range(len(placed)):
-            if i == j:
-                continue
-            both = able[i] & able[j]
-            if not both.any():
-                continue
-            as_near, same = both, both
-            for measure in reach:
-                as_near = as_near & (measure[j] >= measure[i])
-                same = same & (measure[j] == measure[i])
-            beaten = as_near & ~same if comparable else np.zeros_like(both)
-            found[i - 1] &= ~(beaten | same if j < i else beaten)
+        same = (near == near[:, i : i + 1]).all(0)
+        nearer = (near >= near[:, i : i + 1]).all(0) & ~same & comparable
+        found[i - 1] &= ~(able & (nearer | (same & (number < i)))).any(0)
     return found
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshwright.checks.capacity import roomy_bytes
-from meshwright.strategy.records import DEGREES, Strategy
+from meshwright.strategy.records import DEGREES, ORDERS, Strategy
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -68,9 +68,13 @@ class Shortlist:
             last = np.partition(seconds[better], most - 1)[most - 1]
             better = better[seconds[better] <= last * (1 + SAME)]
         if len(better):
-            self.plans = ranked([*self.plans, *(candidate(int(i)) for i in better)], most)
-            bar = self.bar * (1 + SAME)
-            self.plans = [plan for plan in self.plans if plan.step_time_s <= bar]
+            self.add(candidate(int(i)) for i in better)
+
+    def add(self, plans: Iterable[Candidate]) -> None:
+        """Take what is wanted of some more plans."""
+        self.plans = ranked([*self.plans, *plans], max(self.most, self.top))
+        bar = self.bar * (1 + SAME)
+        self.plans = [plan for plan in self.plans if plan.step_time_s <= bar]
 
 
 def axes_used(strategy: Strategy) -> Any:
@@ -95,12 +99,13 @@ def fastest_of_each(kinds: Any, seconds: FloatArray) -> Iterator[tuple[int, int]
 
 
 def simplicity(strategy: Strategy) -> tuple[Any, ...]:
-    """Sorts simpler strategies first: fewer axes above 1, lower ZeRO, smaller pp, tp, then the rest."""
+    """Sorts simpler strategies first: fewer axes above 1, lower ZeRO, smaller pp, tp, then the rest, at last
+    the usual order of axes."""
     s = strategy
     axes = int(axes_used(s))
     rest = (s.vpp, s.cp, s.ep, s.etp, s.microbatch_size, s.zero_group)
     words = (s.recompute != "none", s.recompute, s.sp, s.cp_method, s.schedule)
-    return (axes, s.zero, s.pp, s.tp, *rest, *words)
+    return (axes, s.zero, s.pp, s.tp, *rest, *words, s.offload != "none", ORDERS.index(s.placement))
 
 
 def ranked(candidates: Iterable[Candidate], top: int) -> list[Candidate]:

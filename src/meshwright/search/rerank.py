@@ -37,7 +37,7 @@ def searches(
     Whatever is asked, as many plans are looked at, so that the first is the same for every `top`.
     """
     wanted = [(request, max(top, TOP), TECHNIQUES) for request, top in asked]
-    found = scans(wanted, space, slack=slack, band=BAND, progress=progress)
+    found = scans(wanted, space, slack=slack, band=BAND, apart=True, progress=progress)
     for (request, _), one in zip(asked, found):
         rerank(request, one)
     return found

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from meshwright.search.bounds import Request, offload_is_slower
-from meshwright.search.space import IntArray, Mask, Words
+from meshwright.search.families import Chosen
+from meshwright.search.space import IntArray, Mask
 from meshwright.strategy.recompute import Recompute
 from meshwright.strategy.recompute import parse as parse_recompute
 from meshwright.strategy.records import Strategy
@@ -16,27 +17,14 @@ from meshwright.strategy.records import Strategy
 NO_NEED = "fits with less recomputed or offloaded"
 
 
-@dataclass(frozen=True, slots=True)
-class Chosen:
-    """Rows of a round under one ZeRO and offload word, each with the size of its sharding group.
-
-    `places` [n] are those of the rows among the `many` that the family has under this ZeRO word.
-    """
-
-    words: Words
-    rows: IntArray
-    groups: IntArray
-    hides: bool  # whether the schedule hides expert traffic
-    places: IntArray
-    many: int
-
-
 @dataclass(slots=True)
 class Spared:
     """Which rows of a round fit under words that recompute and offload little: the same with more recomputed
     or offloaded is slower, and room is all that it would bring."""
 
+    request: Request
     known: dict[tuple[Any, ...], list[tuple[Recompute, str, Mask]]] = field(default_factory=dict)
+    _slower: dict[tuple[Any, ...], bool] = field(default_factory=dict)
 
     def fit(self, mine: Chosen, recompute: str, rows: IntArray) -> None:
         """Take note that some rows of `mine` fit."""
@@ -45,15 +33,22 @@ class Spared:
         known = self.known.setdefault(self._key(mine), [])
         known.append((parse_recompute(recompute), mine.words.offload, fitting))
 
-    def left(self, request: Request, mine: Chosen, recompute: str, rows: IntArray) -> Mask:
+    def left(self, mine: Chosen, recompute: str, rows: IntArray) -> Mask:
         """Which of some rows of `mine` do not fit under any words that recompute and offload no more, [n]."""
         found, places = np.ones(len(rows), bool), mine.places[rows]
-        word, own = parse_recompute(recompute), mine.words
-        slower = offload_is_slower(request, Strategy(dp=1, zero=own.zero, **dict(own.constant)))
+        word, own = parse_recompute(recompute), mine.words.offload
         for less, offload, fitting in self.known.get(self._key(mine), ()):
-            if word.redoes(less) and (offload == own.offload or (offload == "none" and slower)):
+            if word.redoes(less) and (offload == own or (offload == "none" and self._is_slower(mine))):
                 found &= ~fitting[places]
         return found
+
+    def _is_slower(self, mine: Chosen) -> bool:
+        """Whether states on the host make a step longer."""
+        key = mine.words.zero, mine.words.constant
+        if key not in self._slower:
+            strategy = Strategy(dp=1, zero=mine.words.zero, **dict(mine.words.constant))
+            self._slower[key] = offload_is_slower(self.request, strategy)
+        return self._slower[key]
 
     def _key(self, mine: Chosen) -> tuple[Any, ...]:
         return mine.words.schedule, mine.words.zero

@@ -12,20 +12,23 @@ from meshwright.cost.distinct import Candidates
 from meshwright.cost.rows import LayerPrices, layer_prices, stage_blind
 from meshwright.cost.schedule import load as load_schedule
 from meshwright.hardware.records import Cluster
-from meshwright.search.bounds import FloatArray, Request, busy_seconds
-from meshwright.search.legal import Rows
+from meshwright.search.bounds import FloatArray, Request, busy_at_peak, busy_seconds
+from meshwright.search.families import Stock
+from meshwright.search.legal import Lattice
+from meshwright.search.limits import Bars
 from meshwright.search.space import IntArray, Space, Words
+from meshwright.strategy.records import Strategy
 
 
 class Shapes:
     """The distinct shapes (tp, cp, microbatch_size) and pairs (ep, etp) among some rows of a space; a cell is
     one of each."""
 
-    def __init__(self, request: Request, space: Space, several: Sequence[Rows]) -> None:
+    def __init__(self, request: Request, space: Space, several: Sequence[Lattice]) -> None:
         self.request, self.space = request, space
         sizes = len(space.sizes)
-        used = _present([rows.block * sizes + rows.size for rows in several], len(space.blocks["tp"]) * sizes)
-        pairs = _present([rows.experts for rows in several], len(space.ep))
+        used = _present([one.block * sizes + one.size for one in several], len(space.blocks["tp"]) * sizes)
+        self.used = pairs = np.flatnonzero(np.logical_or.reduce([one.able.any(0) for one in several]))
         block = used // sizes
         columns = {name: space.blocks[name][block] for name in ("tp", "cp")}
         columns |= {"microbatch_size": space.sizes[used % sizes]}
@@ -60,17 +63,36 @@ class Shapes:
             strategy,
             r.profile,
             self.many,
-            recomputes=("none", "none"),
+            recomputes=(
+                "none",
+                "none",
+            ),  # prices are kept where several words ask, to be sent anew by `under`
             every=True,
         )
         return busy_seconds(self._prices[hides], strategy)
 
-    def cells(self, rows: Rows) -> IntArray:
-        """Place of each row in an array [shapes * pairs]."""
-        return self._shape(rows) * self.pairs + self.pair.take(rows.experts)
+    def at_peak(self, flops: float) -> FloatArray:
+        """Seconds that one microbatch takes where all its arithmetic runs at the chip's peak, [cells]."""
+        r, shapes = self.request, self.many.distinct("tp", "cp", "microbatch_size")
+        degrees: dict[str, Any] = dict(shapes.values)
+        seconds = busy_at_peak(flops, r.cluster, r.work, Strategy(dp=1, **degrees))
+        return np.repeat(np.asarray(seconds, float), self.pairs)
 
-    def _shape(self, rows: Rows) -> IntArray:
-        return self.shape.take(rows.block * len(self.space.sizes) + rows.size)
+    def below(self, stock: Stock, busy: FloatArray, limit: Bars) -> tuple[IntArray, FloatArray]:
+        """Places of strategies whose steps take no longer than the limit where a microbatch takes `busy`
+        [cells], and seconds that these take at least."""
+        lattice, used = stock.lattice, self.used
+        of_shape = busy.reshape(-1, self.pairs)[:, self.pair]
+        shape = self.shape.take(lattice.block * len(self.space.sizes) + lattice.size)
+        by_pair, near = limit.by_pair.take(stock.pair), np.zeros(len(shape), bool)
+        for bar in np.unique(limit.by_experts[used]):  # few: only degrees of 1 are told apart
+            least = of_shape[:, used[limit.by_experts[used] == bar]].min(1)
+            near |= stock.times * least.take(shape) <= np.maximum(by_pair, bar)
+        t = np.flatnonzero(near)
+        floors = stock.times[t, None] * of_shape[shape[t]]
+        able = lattice.able[t] & (floors <= np.maximum(by_pair[t, None], limit.by_experts))
+        row, experts = np.nonzero(able)
+        return t[row] * len(self.pair) + experts, floors[able]
 
 
 def _present(places: list[IntArray], size: int) -> IntArray:
