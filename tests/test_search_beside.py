@@ -15,6 +15,9 @@ from meshwright.hardware.cluster import parse
 from meshwright.model.presets import load as load_model
 from meshwright.profiles.load import load
 from meshwright.search.beside import Beside
+from meshwright.search.bounds import Request
+from meshwright.search.scan import scan
+from meshwright.search.space import build
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
 
@@ -45,3 +48,17 @@ def test_several_words_at_once(model: str, schedule: str) -> None:
         assert found.peak_bytes[i] == pytest.approx(alone.peak_bytes, rel=1e-12)
         for name, seconds in found.time_s.items():
             assert np.broadcast_to(seconds, 8)[i] == pytest.approx(alone.time_s[name], rel=1e-9, abs=1e-12)
+
+
+@pytest.mark.parametrize("finetune", ["none", "lora:16"])
+def test_what_a_search_keeps_is_what_its_strategies_take(finetune: str) -> None:
+    place, model, work = parse("8xh100", {"usable_gib": 16.0}), load_model("llama-3.1-8b"), Work(8192, 64)
+    profile = load(None, place.chip)
+    words = {"finetune": finetune, "recompute": list(WORDS), "zero": [1, 3], "placement": "tp,cp,dp,pp"}
+    request = Request(model, place, work, profile)
+    found = scan(request, build(model, place, work, words, profile), top=20)
+    assert len({plan.strategy.recompute for plan in found.best}) > 1
+    for plan in (*found.best, *(one for some in found.without.values() for one in some.plans)):
+        alone = evaluate(model, place, work, plan.strategy, profile)
+        assert plan.step_time_s == pytest.approx(alone.step_time_s, rel=1e-12)
+        assert plan.peak_bytes == pytest.approx(alone.peak_bytes, rel=1e-12)

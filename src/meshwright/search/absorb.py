@@ -42,7 +42,7 @@ class Batch:
         one, rows, open_ = some.one, some.mine.rows, [some.by_word[word] for word in words]
         part = np.concatenate([part for part, _ in open_])
         return cls(
-            one.under(some.mine.at(part)),
+            replace(one.under(some.mine.at(part)), recompute=words[0]),  # what adapters keep follows from it
             words,
             np.repeat(np.arange(len(words)), [len(part) for part, _ in open_]),
             part,
