@@ -29,7 +29,6 @@ from meshwright.report.as_json import strategy_line
 from meshwright.search.balance import balanced
 from meshwright.search.bounds import Request
 from meshwright.search.guide import practice
-from meshwright.search.mixes import recipe_words
 from meshwright.search.ranking import Candidate
 from meshwright.search.scan import scan
 from meshwright.search.space import build as build_space
@@ -124,7 +123,7 @@ def points() -> list[Point]:
 def solved(point: Point) -> dict[str, Any]:
     """The best plan of a job, and the best without a pipeline."""
     request = point.request()
-    space = build_space(request.model, request.cluster, request.work, recipe_words(request), request.profile)
+    space = build_space(request.model, request.cluster, request.work, {}, request.profile)
     found = scan(request, space, top=1, techniques=("pp",))
     best = found.best[0] if found.best else None
     without = (
@@ -287,8 +286,9 @@ and losses that must be known before the first backward. Where links are wide en
 needed.
 
 Each figure is the loss of the best plan without a pipeline against the best plan of all, both searched
-and timed by closed forms, in bf16, at {length} tokens a sequence, with what recipes of their frameworks
-recompute and nothing on the host. Chips: {chips}. Tokens a step: {tokens}.
+in the whole space of `meshwright plan` (every order of the axes, all that may be recomputed or kept on the
+host) and timed by closed forms, in bf16, at {length} tokens a sequence. Chips: {chips}.
+Tokens a step: {tokens}.
 Both plans are predictions; the [accuracy page](accuracy.md) says how good those are."""
 
 FABRIC = """The network between domains is as on the data sheet. A wider domain helps both plans, so a

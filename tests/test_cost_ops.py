@@ -204,6 +204,20 @@ def test_low_precision_pays_for_large_products_only_after_casts(chip: str) -> No
     assert kept == matmul_passes(wide, words(), record, profile)
 
 
+@pytest.mark.parametrize("precision", LOW)
+def test_frozen_products_are_quantised_in_one_layout(precision: str) -> None:
+    """The second layout of an operand is for the weight gradient alone: a byte an element in eight bits."""
+    record = chips.load("b200")
+    profile = profiles.load(None, record)
+    wide = Matmul("w", "mlp", 4096, 2048, 8192)
+    trained = matmul_passes(wide, words(precision), record, profile)
+    frozen = matmul_passes(wide, replace(words(precision), adapted=frozenset()), record, profile)
+    saved = stream_seconds(element_bytes(precision), record, profile)
+    assert trained.forward - frozen.forward == pytest.approx(4096 * 2048 * saved)
+    assert trained.backward_input - frozen.backward_input == pytest.approx(4096 * 8192 * saved)
+    assert frozen.backward_weight == 0.0
+
+
 def test_small_products_gain_nothing_from_low_precision() -> None:
     """A product bound by its casts is not made faster: 16 rows through 256 columns."""
     record = chips.load("h100")

@@ -240,7 +240,8 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
     low = precision in ("fp8", "mxfp8", "nvfp4") and chip.peak_flops(precision) > chip.bf16_flops
     product = _products(op, precision, low, chip, profile)
     if low:
-        product = _quantising(product, op, precision, chip, profile)
+        layouts = 2 if words.adapted is None else 1
+        product = _quantising(product, op, precision, layouts, chip, profile)
     return product if words.adapted is None else _adapted(product, op, words, chip, profile)
 
 
@@ -283,15 +284,18 @@ def _products(op: Matmul, precision: str, low: bool, chip: Chip, profile: Profil
     )
 
 
-def _quantising(product: Passes, op: Matmul, precision: str, chip: Chip, profile: Profile) -> Passes:
+def _quantising(
+    product: Passes, op: Matmul, precision: str, layouts: int, chip: Chip, profile: Profile
+) -> Passes:
     """`product` with what quantises its operands.
 
-    x is read in 16 bits and written in both layouts forward, its gradient in both backward. Weights are
-    quantised once a step, and a fused program quantises on the way out of the product before. Four bits need
-    the largest value of the whole tensor first: one more reading (arXiv 2509.25149, appendix).
+    x is read in 16 bits and written in so many `layouts` forward, its gradient in as many backward: two, but
+    one where the weights are frozen, for the weight gradient alone wants the second. Weights are quantised
+    once a step, and a fused program quantises on the way out of the product before. Four bits need the
+    largest value of the whole tensor first: one more reading (arXiv 2509.25149, appendix).
     """
     size = element_bytes(precision)
-    copies = 0.0 if op.fused else (4.0 if precision == "nvfp4" else 2.0) + 2.0 * size
+    copies = 0.0 if op.fused else (4.0 if precision == "nvfp4" else 2.0) + layouts * size
     x, dy = op.m * op.k * op.groups, op.m * op.n * op.groups
     return replace(
         product,
