@@ -143,7 +143,7 @@ def test_verbs_say_why_an_interval_is_wide(capsys: pytest.CaptureFixture[str]) -
     assert json.loads(capsys.readouterr().out)["plan"]["step_time_interval_because"] == said
     for verb in (["estimate"], ["compare", "--vary", "tp=1,2"], ["explain", "--plain"]):
         run([verb[0], "llama-3.2-1b", *args, *verb[1:]])
-        assert f"there is {said}" in " ".join(capsys.readouterr().out.split())
+        assert f"with {said}" in " ".join(capsys.readouterr().out.split())
 
 
 def test_every_estimate_has_an_interval_around_its_peak() -> None:

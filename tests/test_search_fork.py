@@ -17,7 +17,7 @@ from meshwright.model.presets import load as load_model
 from meshwright.profiles.load import load
 from meshwright.search import scan as module
 from meshwright.search.bounds import Request
-from meshwright.search.fork import both
+from meshwright.search.fork import both, spare_processor
 from meshwright.search.found import Scan
 from meshwright.search.necessity import TECHNIQUES
 from meshwright.search.scan import scans
@@ -82,20 +82,38 @@ def test_a_half_whose_process_dies_is_done_here() -> None:
 
 
 @needs_fork
-def test_what_ends_the_first_half_ends_the_second() -> None:
+def test_what_ends_the_first_half_ends_the_second(tmp_path: Path) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt
 
-    began = time.monotonic()
+    ended = tmp_path / "ended"
+
+    def long() -> None:
+        time.sleep(60)
+        ended.touch()
+
     with pytest.raises(KeyboardInterrupt):
-        both(interrupted, lambda: time.sleep(600), apart=True)
-    assert time.monotonic() - began < 300  # it was not waited for
+        both(interrupted, long, apart=True)
+    assert not ended.exists()  # it was not waited for
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
 
 
 @needs_fork
-@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="one processor has one process")
+def test_where_no_process_can_be_made_one_does_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused() -> int:
+        raise BlockingIOError("no more processes")
+
+    monkeypatch.setattr(os, "fork", refused)
+    held = len(os.listdir("/proc/self/fd"))
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert both(os.getpid, os.getpid, apart=True) == (os.getpid(), os.getpid())
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert len(os.listdir("/proc/self/fd")) == held
+
+
+@needs_fork
+@pytest.mark.skipif(not spare_processor(), reason="one processor has one process")
 def test_an_interrupted_command_leaves_no_process() -> None:
     command = [sys.executable, "-m", "meshwright", "plan", "deepseek-v3", "--on", "2048xh800", "--json"]
     process = subprocess.Popen(
@@ -104,8 +122,9 @@ def test_an_interrupted_command_leaves_no_process() -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a parent may ignore it
     )  # fmt: skip
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    while not children.read_text():
+    while process.poll() is None and not children.read_text():
         time.sleep(0.01)
+    assert process.poll() is None, "it ended without a second process"
     process.send_signal(signal.SIGINT)  # to the first process alone
     assert process.wait(timeout=120) == 130
     with pytest.raises(ProcessLookupError):

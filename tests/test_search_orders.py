@@ -181,3 +181,27 @@ def test_a_floor_holds_where_tokens_reach_few_domains(limit: int | None) -> None
     )
     assert alone <= min(placed) * (1 + 1e-12)
     assert alone > 0.0
+
+
+@pytest.mark.parametrize(
+    ("model", "on", "usual"),
+    [
+        ("llama-3.1-8b", "32xmi300x", "dp,cp,tp,pp"),
+        ("llama-3.1-8b", "64xmi300x", "tp,dp,cp,pp"),
+        ("mixtral-8x7b", "64xh100", "pp,tp,cp,dp"),
+    ],
+)
+def test_orders_in_any_list_are_as_good_as_each_alone(model: str, on: str, usual: str) -> None:
+    """Where the network is quicker than the links the floor of an order is that of other figures."""
+    place = parse(on, {"scale_up_gbytes_s": 10.0, "scale_out_gbits_s": 3200.0})
+    profile = load(None, place.chip)
+    request = Request(load_model(model), place, Work(4096, 64), profile)
+    words = {"recompute": ["none", "full"], "zero": [1, 3], "zero_group": ["all"], "offload": ["none"],
+             "schedule": ["1f1b"], "vpp": [1]}  # fmt: skip
+
+    def best(orders: list[str]) -> float:
+        space = build(request.model, place, request.work, {**words, "placement": orders}, profile)
+        return scan(request, space, top=1).best[0].step_time_s
+
+    listed = [usual, "cp,pp,tp,dp", "tp,pp,dp,cp", "cp,dp,pp,tp"]
+    assert best(listed) == pytest.approx(min(best([one]) for one in listed), rel=1e-12)

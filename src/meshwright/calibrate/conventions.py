@@ -116,7 +116,8 @@ def counted_flops(case: Case, model_flops: float, hardware_flops: float, hardwar
     if work.document_len is not None:
         finetune = str(case.given.get("finetune", "none"))
         between = counts.model_flops(case.model, work.seq_len, finetune) * work.tokens_per_step - model_flops
-        model_flops, hardware_flops = model_flops + between, hardware_flops + between
+        again = hardware_flops / model_flops  # as often as the rest
+        model_flops, hardware_flops = model_flops + between, hardware_flops + again * between
     flops = hardware_flops if hardware else model_flops
     if how.full_square:
         repeats = hardware_flops / model_flops if hardware else 1.0

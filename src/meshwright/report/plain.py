@@ -224,7 +224,7 @@ def _trust(found: Explanation) -> str:
             f"10 within what here is {low} to {high}. "
         )
         if found.estimate.interval_because:
-            band += f"The span is wide because there is {found.estimate.interval_because}. "
+            band += f"The span is that of jobs with {found.estimate.interval_because}. "
     return (
         f"{guessed}; the rest comes from the makers' data sheets and from published measurements of other "
         f"runs. {band}It is a calculation and not a measurement: a short trial on the real machine should "

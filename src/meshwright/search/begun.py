@@ -117,7 +117,7 @@ def _able(
     some words: fast with each group as though it were alone, light as in any order. Counts the rest."""
     words = len(space.words["recompute"])
     # What does not fit in one order fits in none; within a bar that is given not all are tried in it.
-    if not found.feasible and limits.keep is None:
+    if not found.feasible and not found.best and limits.keep is None:
         found.bounded[NO_MEMORY] += sum(int(_many(one, orders).sum()) for one, _ in several) * words
         return
     alone = [family.placed(ALONE) for family, _ in several if len(family.rows)]

@@ -33,7 +33,13 @@ def both(mine: Callable[[], Mine], other: Callable[[], Other], *, apart: bool) -
         return mine(), other()
     reader, writer = os.pipe()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # the copy has no handlers yet of its own
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError:  # no process or memory to be had: one does both
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        os.close(reader)
+        os.close(writer)
+        return mine(), other()
     if child == 0:
         _work(other, reader, writer)
     told: bytes | None = None

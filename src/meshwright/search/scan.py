@@ -66,6 +66,7 @@ def scans(
     for the first is so for all. Beyond the plans that are asked for, those are kept that take longer by no
     more than the share `band`: MOST_NEAR of the best, and MOST_WITHOUT of those without each technique.
     `apart`: the words of layers are searched in two halves, in two processes where there can be two."""
+    assert not (apart and keep), "a half that keeps nothing more cannot tell the other to do so"
     limits = [
         Limits(held(r.model), _flops(r, space), techniques, slack, kind, keep) for r, _, techniques in asked
     ]

@@ -54,22 +54,12 @@ class Shapes:
         if not stage_blind(strategy):
             return None
         hides = load_schedule(words.schedule).JOINED
-        if hides in self._prices:
-            return busy_seconds(self._prices[hides].under(cluster or r.cluster, placement), strategy)
-        self._prices[hides] = layer_prices(
-            r.model,
-            r.cluster,
-            r.work,
-            strategy,
-            r.profile,
-            self.many,
-            recomputes=(
-                "none",
-                "none",
-            ),  # prices are kept where several words ask, to be sent anew by `under`
-            every=True,
-        )
-        return busy_seconds(self._prices[hides], strategy)
+        if hides not in self._prices:  # prices are kept where several words ask, to be sent anew by `under`
+            twice = ("none", "none")
+            self._prices[hides] = layer_prices(
+                r.model, r.cluster, r.work, strategy, r.profile, self.many, recomputes=twice, every=True
+            )
+        return busy_seconds(self._prices[hides].under(cluster or r.cluster, placement), strategy)
 
     def at_peak(self, flops: float) -> FloatArray:
         """Seconds that one microbatch takes where all its arithmetic runs at the chip's peak, [cells]."""

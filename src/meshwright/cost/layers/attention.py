@@ -96,7 +96,8 @@ def core(
     heads = n_heads / shape.tp
     tokens = shape.tokens
     out_bytes = 2.0 * tokens * heads * v_dim
-    messages = context_messages(shape, words, heads, qk_dim, v_dim, kv_bytes, keys * excess)
+    spent = keys * (excess if words.flash else 1.0)
+    messages = context_messages(shape, words, heads, qk_dim, v_dim, kv_bytes, spent)
     if words.flash:
         flops = 2.0 * tokens * keys * heads * (qk_dim + v_dim)
         parts, merged = merges(shape, words, heads, qk_dim, v_dim, kv_bytes)

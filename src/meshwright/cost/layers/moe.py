@@ -115,9 +115,9 @@ def _sent(name: str, element: float, block: Moe, shape: Shape, there: _Routed, w
         )
         return Message(name, "moe", "ep", collective, element * own * shape.ep * d_in, waits=counted)
     if words.dispatcher == "all-to-all":  # one copy an expert, whatever ranks they share
-        left = left_by(shape.ep, there.copies if name == "dispatch" else 2.0 * own * top_k * d_in)
-        nbytes = element * own * top_k * d_in * (words.imbalance if words.padded else 1.0)
-        return Message(name, "moe", "ep", "all_to_all", nbytes, result=left, waits=counted)
+        sent = own * top_k * d_in * (words.imbalance if words.padded else 1.0)
+        left = left_by(shape.ep, there.copies if name == "dispatch" else 2.0 * sent)
+        return Message(name, "moe", "ep", "all_to_all", element * sent, result=left, waits=counted)
     limit = block.topk_groups if block.n_groups > 1 else 0
     return Message(
         name, "moe", "ep", "experts", element * d_in, tokens=own, top_k=top_k, n_experts=block.n_experts,

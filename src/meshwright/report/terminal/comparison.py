@@ -54,7 +54,7 @@ def _figures(found: Comparison) -> Table:
     if any(e.interval_s for e in sides):
         table.add_row(such, *(ends_text(e.interval_s, units.seconds_text) or "-" for e in sides))
     if any(e.interval_because for e in sides):
-        table.add_row("  wide because there is", *(e.interval_because or "-" for e in sides))
+        table.add_row("  that of jobs with", *(e.interval_because or "-" for e in sides))
     table.add_row("tokens/s/chip", *(units.number_text(e.tokens_per_s_per_chip) for e in sides))
     table.add_row("MFU", *(units.percent_text(e.mfu) for e in sides))
     if len({e.peak_flops for e in sides}) > 1:

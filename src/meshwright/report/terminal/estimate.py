@@ -109,7 +109,7 @@ def print_headline(found: Estimate, console: Console) -> None:
     interval = _interval(found.interval_s, units.seconds_text)
     console.print(f"step time   {units.seconds_text(found.step_time_s)}{interval}")
     if found.interval_because:
-        console.print(f"            wide because there is {found.interval_because}")
+        console.print(f"            the interval of jobs with {found.interval_because}")
     console.print(f"throughput  {units.number_text(found.tokens_per_s_per_chip)} tokens/s/chip")
     rate, dense = units.flops_text(found.model_flops_per_s_per_chip), units.flops_text(found.peak_flops)
     console.print(
