@@ -137,6 +137,21 @@ def test_a_pool_holds_orders() -> None:
         assert pool.axes[i] == axes_used(one.strategy)
 
 
+def test_a_pool_at_several_points_is_what_it_is_at_each() -> None:
+    """Strategies of more pipelines, sizes of tp and pairs of expert degrees than a short number counts."""
+    places = [parse("32xh100", {"scale_up_gbytes_s": speed}) for speed in (100, 300, 900)]
+    profile = load(None, places[0].chip)
+    requests = [Request(SPARSE, place, WORK, profile) for place in places]
+    fixed = {"recompute": "none", "offload": "none", "microbatch_size": [1, 2], "cp": 1, "zero_group": "all"}
+    space = build(SPARSE, places[-1], WORK, fixed, profile)
+    best = scan(requests[-1], space, top=1, techniques=()).best[0].step_time_s
+    pool, _ = pool_of(scan(requests[-1], space, top=1, techniques=(), keep=Keep(best * 1.4, 1.5)).pool)
+    for together, request in zip(pool.times(requests), requests, strict=True):
+        (alone,) = pool.times([request])
+        assert together.step_s == pytest.approx(alone.step_s, rel=1e-12)
+        assert together.peak_bytes == pytest.approx(alone.peak_bytes, rel=1e-12)
+
+
 def test_links_slower_than_the_network_leave_nothing_out() -> None:
     slow = parse("64xh100", {"scale_up_gbytes_s": 10})
     profile = load(None, slow.chip)

@@ -133,7 +133,7 @@ def groups(
 ) -> Groups:
     """The exchanges of the candidates of `strategy`; arrays of `profile` have an axis for classes."""
     s = strategy
-    many.add("pair", where.pair)
+    many.add("pair", where.pair.astype(np.int64, copy=False))  # short numbers overflow in products
     each = numbers_vary(profile, cluster)
     if each or many.n <= _FEW or not stages_outermost(s.placement):
         find = many.all if each else many.distinct
