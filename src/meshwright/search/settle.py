@@ -6,10 +6,11 @@ between; only those plans near the best are simulated that could then still be t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 
+from meshwright.hardware.records import beside
 from meshwright.search.bounds import Request
 from meshwright.search.ranking import Candidate, ranked, simplicity
 from meshwright.simulate.many import step_times
@@ -17,6 +18,7 @@ from meshwright.strategy.records import Strategy
 
 Index = tuple[int, ...]
 Seconds = dict[Strategy, float]
+AS_GOOD = 1e-3  # share by which plans are as promising: they are simulated together
 _ROUNDED = 1.0 - 1e-9
 
 
@@ -47,35 +49,83 @@ def _plainest(plan: Candidate) -> tuple[int, float, tuple[object, ...]]:
 
 def settled(request: Request, closed: Outcome, slack: float) -> Outcome:
     """The outcome of one point, its plans simulated."""
-    return _Point(request, closed, slack).settle({})
+    return _settled([(_Point(request, closed, slack), {})])[0]
 
 
 def settle(
     requests: Mapping[Index, Request], found: Mapping[Index, Outcome], slack: float
 ) -> dict[Index, Outcome]:
-    """The outcomes of all points of a grid along which no strategy becomes slower."""
+    """The outcomes of all points of a grid along which no strategy becomes slower: boxes are halved, the fast
+    corner of each before what lies in it, and of boxes that are as often halved all corners together."""
     told: dict[Index, Outcome] = {}
-    for index, least in _in_order(requests):
-        told[index] = _Point(requests[index], found[index], slack).settle(least)
+    last = tuple(max(column) for column in zip(*requests))
+    boxes = [_Box(tuple(0 for _ in last), last, {}, is_new=True)]
+    while boxes:
+        new = [box for box in boxes if box.is_new]
+        points = [(_Point(requests[box.fast], found[box.fast], slack), box.least) for box in new]
+        told |= zip((box.fast for box in new), _settled(points))
+        boxes = [half for box in boxes for half in box.halves()]
     return told
 
 
-def _in_order(places: Iterable[Index]) -> Iterator[tuple[Index, Seconds]]:
-    """Every point, the fast corner of a box before what lies in it, with the seconds that strategies take
-    there at least: the caller adds to them what it finds, which counts for the box below."""
-    last = tuple(max(column) for column in zip(*places))
-    boxes: list[tuple[Index, Index, Seconds, bool]] = [(tuple(0 for _ in last), last, {}, True)]
-    while boxes:
-        slow, fast, known, fresh = boxes.pop()
-        least = dict(known)
-        if fresh:
-            yield fast, least
-        if slow == fast:
-            continue
-        axis = max(range(len(slow)), key=lambda i: fast[i] - slow[i])
-        middle = (slow[axis] + fast[axis]) // 2
-        boxes.append((slow, (*fast[:axis], middle, *fast[axis + 1 :]), least, True))
-        boxes.append(((*slow[:axis], middle + 1, *slow[axis + 1 :]), fast, least, False))
+@dataclass(frozen=True, slots=True)
+class _Box:
+    """Points between two corners; `least` are the seconds that strategies take in it at least, with those of
+    the fast corner once that is settled, which is still to do where it `is_new`."""
+
+    slow: Index
+    fast: Index
+    least: Seconds
+    is_new: bool
+
+    def halves(self) -> Iterator[_Box]:
+        """The box in two."""
+        if self.slow == self.fast:
+            return
+        axis = max(range(len(self.slow)), key=lambda i: self.fast[i] - self.slow[i])
+        middle = (self.slow[axis] + self.fast[axis]) // 2
+        below, above = list(self.fast), list(self.slow)
+        below[axis], above[axis] = middle, middle + 1
+        yield _Box(self.slow, tuple(below), dict(self.least), is_new=True)
+        yield _Box(tuple(above), self.fast, dict(self.least), is_new=False)
+
+
+def _settled(points: Sequence[tuple[_Point, Seconds]]) -> list[Outcome]:
+    """The outcomes of some points; what each wants simulated next is simulated together. To `Seconds` goes
+    what is found out."""
+    running = {i: point.settle(least) for i, (point, least) in enumerate(points)}
+    found: dict[int, Outcome] = {}
+    while running:
+        wanted: list[tuple[_Point, Candidate]] = []
+        for i, steps in list(running.items()):
+            try:
+                wanted += ((points[i][0], plan) for plan in next(steps))
+            except StopIteration as end:
+                found[i] = end.value
+                del running[i]
+        _simulate(wanted)
+    return [found[i] for i in range(len(points))]
+
+
+def _simulate(wanted: Sequence[tuple[_Point, Candidate]]) -> None:
+    """Simulate plans of several points."""
+    piped = [(point, plan) for point, plan in wanted if int(plan.strategy.pp) > 1]
+    for point, plan in wanted:
+        point.known[plan.strategy] = replace(plan, simulated_s=plan.step_time_s)
+    if not piped:
+        return
+    cluster = beside([point.request.cluster for point, _ in piped])
+    if cluster is None:
+        for one in {id(point): point for point, _ in piped}.values():
+            _simulate_together(one.request, [(point, plan) for point, plan in piped if point is one])
+    else:
+        _simulate_together(replace(piped[0][0].request, cluster=cluster), piped)
+
+
+def _simulate_together(request: Request, piped: Sequence[tuple[_Point, Candidate]]) -> None:
+    r, strategies = request, [plan.strategy for _, plan in piped]
+    for (point, plan), step in zip(piped, step_times(r.model, r.cluster, r.work, strategies, r.profile)):
+        point.known[plan.strategy] = replace(plan, simulated_s=float(step) if isfinite(step) else None)
 
 
 class _Point:
@@ -87,11 +137,12 @@ class _Point:
         self.plans = {plan.strategy: plan for plan in sorted(plans, key=lambda plan: plan.step_time_s)}
         self.known: dict[Strategy, Candidate] = {}
 
-    def settle(self, least: Seconds) -> Outcome:
-        """The best plan and the simplest, and into `least` what was simulated for them."""
+    def settle(self, least: Seconds) -> Generator[list[Candidate], None, Outcome]:
+        """The best plan and the simplest, and into `least` what was simulated for them; yields what is to be
+        simulated (into `known`) before it goes on."""
         if self.closed.best is None:
             return self.closed
-        best = self._fastest(list(self.plans.values()), least, inf)
+        best = yield from self._fastest(list(self.plans.values()), least, inf)
         assert best is not None
         bar, of_kind = best.seconds * (1.0 + self.slack), {}
         kinds: dict[int, list[Candidate]] = {}
@@ -99,16 +150,21 @@ class _Point:
             kinds.setdefault(simplicity(plan.strategy)[0], []).append(plan)
         own = simplicity(best.strategy)[0]
         for axes in sorted(kinds):
-            simplest = best if axes == own else self._fastest(kinds[axes], least, bar)
+            simplest: Candidate | None = best
+            if axes != own:
+                simplest = yield from self._fastest(kinds[axes], least, bar)
             if simplest is not None:  # any with more axes is not asked for
                 of_kind[axes] = simplest
                 break
         least |= {s: max(plan.seconds * _ROUNDED, least.get(s, 0.0)) for s, plan in self.known.items()}
         return replace(self.closed, best=best, of_kind=of_kind, near=())
 
-    def _fastest(self, plans: list[Candidate], least: Seconds, bar: float) -> Candidate | None:
+    def _fastest(
+        self, plans: list[Candidate], least: Seconds, bar: float
+    ) -> Generator[list[Candidate], None, Candidate | None]:
         """The fastest of some plans that takes at most `bar` seconds, of equals the simplest."""
         plans = sorted(plans, key=lambda plan: least.get(plan.strategy, 0.0))
+        reach = AS_GOOD
         while True:
             seconds = [self.known[p.strategy].seconds for p in plans if p.strategy in self.known]
             limit = min(seconds, default=inf)
@@ -118,13 +174,7 @@ class _Point:
                 break
             first = least.get(open_[0].strategy, 0.0)
             # Those of which nothing is known together; else the most promising and what is as good.
-            self._simulate([p for p in open_ if least.get(p.strategy, 0.0) <= first * (1.0 + 1e-4)])
+            yield [p for p in open_ if least.get(p.strategy, 0.0) <= first * (1.0 + reach)]
+            reach *= 4.0  # to ask for some more costs less than to ask again
         able = [self.known[p.strategy] for p in plans if p.strategy in self.known]
         return next((plan for plan in ranked(able, 1) if plan.seconds <= bar), None)
-
-    def _simulate(self, plans: list[Candidate]) -> None:
-        r, piped = self.request, [plan.strategy for plan in plans if int(plan.strategy.pp) > 1]
-        times = dict(zip(piped, step_times(r.model, r.cluster, r.work, piped, r.profile).tolist()))
-        for plan in plans:
-            step = times.get(plan.strategy, plan.step_time_s)
-            self.known[plan.strategy] = replace(plan, simulated_s=step if isfinite(step) else None)

@@ -24,6 +24,7 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cost.step import evaluate
 from meshwright.errors import Diagnostic, InputError
 from meshwright.search.bounds import Request
 from meshwright.search.found import Keep, Scan
@@ -36,8 +37,10 @@ from meshwright.search.settle import Index, Outcome, settle, settled
 from meshwright.search.shown import shown
 from meshwright.search.space import Space, build
 
-WIDEST = 1.25  # slow over fast best time up to which one pass over the space collects a pool for a box
-TOGETHER = 8192  # strategies times points that are evaluated together
+# Slow over fast best time of a box up to which one pass over the space collects its pool, and what is taken
+# for more where the plans of the slow corner alone show so much: those of the fast one are faster still.
+WIDEST, FAR = 1.25, 1.06
+TOGETHER = 1 << 15  # strategies times points that are evaluated together
 _ROUNDED = 1.0 + 1e-9  # sums are rounded
 
 
@@ -101,26 +104,31 @@ class _Solver:
         self.found: dict[Index, Outcome] = {}
 
     def box(self, slow: Index, fast: Index) -> None:
-        """All points of a box, of whose pool nothing is known: its corners are searched."""
-        first = self._searched(slow)
+        """All points of a box, of whose pool nothing is known: some of them are searched."""
+        bound = self._before(slow) or self._searched(slow)
+        if slow == fast and fast in self.found:
+            return
+        if not self._is_far(bound, fast):
+            pool, at_fast = self._collected(fast, bound)
+            if pool is not None and at_fast is not None:
+                self.pooled(slow, fast, pool, at_fast, bound)
+                return
         if slow == fast:
+            self._searched(fast)
             return
-        pool, at_fast = self._collected(fast, first)
-        if pool is not None and at_fast is not None:
-            self.pooled(slow, fast, pool, at_fast)
-            return
-        last = self._searched(fast)
-        if last.best is None:  # nothing fits at the most generous point
-            for index in _points(slow, fast):
-                self._record(index, last)
-            return
-        for part in _halves(slow, fast):
+        if bound.best is None:
+            last = self._searched(fast)
+            if last.best is None:  # nothing fits at the most generous point
+                for index in _points(slow, fast):
+                    self._record(index, last)
+                return
+        for part in _cut(slow, fast, 2):
             self.box(*part)
 
-    def pooled(self, slow: Index, fast: Index, pool: Pool, at_fast: Times) -> None:
+    def pooled(self, slow: Index, fast: Index, pool: Pool, at_fast: Times, bound: Outcome) -> None:
         """All points of a box. `pool` holds all that can matter in it, `at_fast` their times at the fast
-        corner; the outcome of the slow corner is known."""
-        pool, at_fast = _useful(pool, at_fast, self.found[slow], self.grid)
+        corner; `bound` is the outcome of the slow corner or of a point that is slower still."""
+        pool, at_fast = _useful(pool, at_fast, bound, self.grid)
         left = [index for index in _points(slow, fast) if index not in self.found]
         if len(left) * len(pool) <= TOGETHER:
             self._evaluated(left, pool)
@@ -128,7 +136,7 @@ class _Solver:
         parts = _cut(slow, fast, max(TOGETHER // (2 * len(pool)), 2))
         times = self._evaluated([corner for part in parts for corner in part], pool) | {fast: at_fast}
         for near, far in parts:
-            self.pooled(near, far, pool, times[far])
+            self.pooled(near, far, pool, times[far], self.found[near])
 
     def _evaluated(self, places: list[Index], pool: Pool) -> dict[Index, Times]:
         """The times of the pool at some points, whose outcomes are then known."""
@@ -144,18 +152,36 @@ class _Solver:
             self._record(index, _outcome(pool, one, self.grid.band))
         return times
 
-    def _collected(self, fast: Index, slow: Outcome) -> tuple[Pool | None, Times | None]:
-        """All that can matter between a point with the outcome `slow` and a fast corner, and its times at the
-        corner, whose outcome the same search finds; none where the two are too far apart."""
+    def _before(self, index: Index) -> Outcome | None:
+        """The best that is known of the points that are no faster, if anything fits at one of them."""
+        before = (
+            (outcome.best.step_time_s, i)
+            for i, outcome in self.found.items()
+            if outcome.best is not None and all(a <= b for a, b in zip(i, index))
+        )
+        least = min(before, default=None)
+        return None if least is None else self.found[least[1]]
+
+    def _is_far(self, bound: Outcome, fast: Index) -> bool:
+        """Whether already the plans of a point with the outcome `bound` are much faster at a fast corner."""
+        if bound.best is None:
+            return True
+        r = self.grid.requests[fast]
+        there = min(
+            float(evaluate(r.model, r.cluster, r.work, plan.strategy, r.profile).step_time_s)
+            for plan in (bound.best, *bound.of_kind.values())
+        )
+        return bound.best.step_time_s > FAR * there
+
+    def _collected(self, fast: Index, bound: Outcome) -> tuple[Pool | None, Times | None]:
+        """All that can matter between a point with the outcome `bound` and a fast corner, and its times;
+        none where the two are too far apart. The same search finds the outcome of the corner."""
+        assert bound.best is not None
         known, slack, band = self.found.get(fast), self.grid.slack, self.grid.band
-        reach = 1.0 + max(slack, band)
-        if slow.best is None:
+        reach, slowest = 1.0 + max(slack, band), bound.best.step_time_s
+        if known is not None and known.best is not None and slowest > WIDEST * known.best.step_time_s:
             return None, None
-        if known is not None and (
-            known.best is None or slow.best.step_time_s > WIDEST * known.best.step_time_s
-        ):
-            return None, None
-        keep = Keep(slow.best.step_time_s * reach * _ROUNDED, WIDEST * reach * _ROUNDED)
+        keep = Keep(slowest * reach * _ROUNDED, WIDEST * reach * _ROUNDED)
         request = self.grid.requests[fast]
         (collected,) = scans([(request, 1, ())], self.space, slack=slack, keep=keep, band=band)
         self._record(fast, _outcome_of(collected))
@@ -179,11 +205,6 @@ def _points(slow: Index, fast: Index) -> Iterator[Index]:
     return product(*(range(a, b + 1) for a, b in zip(slow, fast)))
 
 
-def _halves(slow: Index, fast: Index) -> list[tuple[Index, Index]]:
-    """A box in two."""
-    return _cut(slow, fast, 2)
-
-
 def _cut(slow: Index, fast: Index, parts: int) -> list[tuple[Index, Index]]:
     """A box in up to so many along its longest side.
 
@@ -203,7 +224,8 @@ def _with(index: Index, axis: int, value: int) -> Index:
 
 
 def _useful(pool: Pool, at_fast: Times, slow: Outcome, grid: Grid) -> tuple[Pool, Times]:
-    """What of a pool can matter in a box, with its times at the fast corner; `slow` is of the slow corner."""
+    """What of a pool can matter in a box, with its times at the fast corner; `slow` is of the slow corner or
+    of a point that is slower still."""
     if slow.best is None:
         return pool, at_fast
     kept = at_fast.step_s <= _bars(slow, pool, grid)

@@ -31,6 +31,7 @@ IntArray = npt.NDArray[np.int64]
 MOST_PASSES = 300_000  # that a plan is simulated with: a second or two
 _WHOLE = 30_000  # passes of a pipeline that is simulated from its first microbatch to its last
 _ROUNDS = 3  # microbatches a rank after which a pipeline is full and has begun to drain, in pp
+_CELLS = 1 << 21  # passes times plans that are simulated at once
 _STEPS = 3  # steps in a row after which ranks are as far apart as they stay
 
 
@@ -161,7 +162,15 @@ class _Pipelines:
         return np.asarray(np.take_along_axis(spent, slowest, 0)[0])
 
     def _step(self, microbatches: int, these: IntArray) -> tuple[Array, Array]:
-        """The same for some of the plans and so many microbatches, and what each rank does in it, [ranks, n].
+        """The same of some of the plans for so many microbatches, and what each rank does, [ranks, n]."""
+        many = max(_CELLS // (2 * self.pp * self.vpp * microbatches), 1)
+        parts = [self._part(microbatches, these[i : i + many]) for i in range(0, len(these), many)]
+        return np.concatenate([step for step, _ in parts]), np.concatenate(
+            [busy for _, busy in parts], axis=1
+        )
+
+    def _part(self, microbatches: int, these: IntArray) -> tuple[Array, Array]:
+        """`_step` of plans that are simulated at once.
 
         A rank that begins late may catch up for some steps; no step is shorter than what one rank does in it.
         """
