@@ -14,8 +14,8 @@ USUAL_RANK = 8  # PEFT's own default
 TARGETS = {"litgpt": "qv", "ms-swift": "attention", "hf-trainer": "attention"}
 # Fine-tuning in the performance tables of NeMo and Megatron-Bridge (rows that name no kind of job): adapters
 # on linear_qkv alone (scripts/performance, llama3_70b_lora_config; NeMo, finetune_performance_optimizations),
-# and packed SQuAD v1.1 (NeMo user guide, performance summary), 120 words of context and a question: some 200
-# tokens, and weighted by length somewhat more.
+# and packed SQuAD v1.1 (NeMo user guide, performance summary). Tokens of a document are assumed: 120 words of
+# context and a question; with half or twice as many no such step moves by 1 %.
 _IN_TABLES = re.compile(r"\bSFT\b|\bLoRA\b|fine-tuning")
 _TABLE_TARGETS, _TABLE_DOCUMENTS = "qkv", "documents:256"
 _BASES = {"nf4": "qlora", "int4": "qlora", "int8": "qlora-int8"}
