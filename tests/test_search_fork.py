@@ -82,6 +82,22 @@ def test_a_half_whose_process_dies_is_done_here() -> None:
 
 
 @needs_fork
+def test_children_that_nobody_may_wait_for_tell_what_they_found_all_the_same() -> None:
+    here, before = os.getpid(), signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    def dies() -> int:
+        if os.getpid() != here:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return os.getpid()
+
+    try:
+        assert both(os.getpid, os.getpid, apart=True)[1] != here
+        assert both(os.getpid, dies, apart=True) == (here, here)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+@needs_fork
 def test_what_ends_the_first_half_ends_the_second(tmp_path: Path) -> None:
     def interrupted() -> None:
         raise KeyboardInterrupt

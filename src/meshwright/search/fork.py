@@ -13,6 +13,7 @@ import pickle
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing import parent_process
 from typing import TypeVar
 
@@ -51,9 +52,22 @@ def both(mine: Callable[[], Mine], other: Callable[[], Other], *, apart: bool) -
             told = pipe.read()
     finally:
         if told is None:
-            os.kill(child, signal.SIGKILL)
-        _, status = os.waitpid(child, 0)
-    return found, pickle.loads(told) if status == 0 else other()
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        ended_well = _ended_well(child)
+    if ended_well:
+        with suppress(EOFError, pickle.UnpicklingError):
+            return found, pickle.loads(told)
+    return found, other()
+
+
+def _ended_well(child: int) -> bool:
+    """Waits for a process to end; whether it did so by itself, as far as this one is told: where a program
+    ignores or gathers ended children, only what it left in the pipe says so."""
+    try:
+        return os.waitpid(child, 0)[1] == 0
+    except ChildProcessError:
+        return True
 
 
 def _work(task: Callable[[], object], reader: int, writer: int) -> None:
