@@ -289,6 +289,7 @@ Each figure is the loss of the best plan without a pipeline against the best pla
 in the whole space of `meshwright plan` (every order of the axes, all that may be recomputed or kept on the
 host) and timed by closed forms, in bf16, at {length} tokens a sequence. Chips: {chips}.
 Tokens a step: {tokens}.
+`plan` ranks by simulated pipelines, so its losses differ from these by a point or two.
 Both plans are predictions; the [accuracy page](accuracy.md) says how good those are."""
 
 FABRIC = """The network between domains is as on the data sheet. A wider domain helps both plans, so a

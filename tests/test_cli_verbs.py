@@ -202,6 +202,14 @@ def test_nothing_fits_is_exit_1_with_the_nearest_miss(
     assert "nothing fits" in text(capsys, *args, code=1)
 
 
+def test_what_is_asked_beyond_degrees_stands_at_the_top(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["mixtral-8x7b", "--on", "64xh100", "--seq-len", "4k", "--global-batch", "256"]
+    words = ["--ep", "8", "--moe-balance", "capacity:1.25", "--finetune", "lora:16@qkv"]
+    first, second = text(capsys, "estimate", *args, *words).splitlines()[:2]
+    assert first.endswith(", capacity:1.25")
+    assert "finetune lora:16@qkv" in second
+
+
 def test_explain_shows_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
     found = shown(capsys, "explain", *SMALL)
     assert found["schema"] == "meshwright.explain/1"

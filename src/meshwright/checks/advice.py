@@ -37,11 +37,12 @@ class WholeUnderPipeline(Rule):
         return mask((np.asarray(strategy.pp) > 1) & (strategy.zero >= 2))
 
     def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
-        what = "weights and gradients" if strategy.zero == 3 else "gradients"
+        what = "weights (and, unless the program scatters them each time, gradients)"
         return (
-            f"zero {strategy.zero} with pp {strategy.pp} keeps a stage's {what} whole from microbatch to "
-            "microbatch: it saves no more than zero 1",
-            "zero 1 holds as much and is simpler",
+            f"zero {strategy.zero} with pp {strategy.pp} keeps a stage's "
+            f"{what if strategy.zero == 3 else 'gradients'} whole from microbatch to microbatch: it saves "
+            "little or no more than zero 1",
+            "compare with zero 1, which is simpler and holds as much, or one copy more",
         )
 
 

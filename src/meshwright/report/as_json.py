@@ -150,6 +150,8 @@ def strategy_line(strategy: Strategy) -> str:
         words.append(f"offload {s.offload}")
     if s.moe_balance != "microbatch":
         words.append(f"balance {s.moe_balance}")
+    if s.finetune != "none":
+        words.append(f"finetune {s.finetune}")
     if s.placement != AXES:
         words.append(f"placement {','.join(s.placement)}")
     return " ".join(words)

@@ -92,6 +92,7 @@ def print_headline(found: Estimate, console: Console) -> None:
     """Verdict, request, strategy and the figures people quote."""
     e, work, cluster = found.evaluation, found.work, found.cluster
     peak, room = units.bytes_text(e.peak_bytes), units.bytes_text(e.capacity_bytes)
+    options = f", {', '.join(sorted(work.options))}" if work.options else ""
     if not found.fits:
         verdict = Text(f"does not fit: {peak} needed, {room} a chip", style="bold red")
     elif float(e.peak_bytes) > narrow_bytes(e.capacity_bytes):
@@ -101,7 +102,7 @@ def print_headline(found: Estimate, console: Console) -> None:
     console.print(
         f"{found.model.name} on {units.count_text(cluster.n_chips)} x {cluster.chip.name}, "
         f"{units.length_text(work.seq_len)} tokens x {units.count_text(work.global_batch_size)} sequences, "
-        f"{work.precision}, {profile_name(found)}"
+        f"{work.precision}, {profile_name(found)}{options}"
     )
     console.print(f"{strategy_line(found.strategy)}")
     console.print()
