@@ -37,12 +37,12 @@ class WholeUnderPipeline(Rule):
         return mask((np.asarray(strategy.pp) > 1) & (strategy.zero >= 2))
 
     def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
-        what = "weights (and, unless the program scatters them each time, gradients)"
+        what = "weights and gradients" if strategy.zero == 3 else "gradients"
         return (
-            f"zero {strategy.zero} with pp {strategy.pp} keeps a stage's "
-            f"{what if strategy.zero == 3 else 'gradients'} whole from microbatch to microbatch: it saves "
-            "little or no more than zero 1",
-            "compare with zero 1, which is simpler and holds as much, or one copy more",
+            f"zero {strategy.zero} with pp {strategy.pp} keeps a stage's {what} whole from microbatch to "
+            "microbatch, as wide as they are sent: where zero 1 keeps them no wider, it saves no more than "
+            "zero 1",
+            "try zero 1: it is simpler, and holds more only where a program keeps fp32 but sends 16 bits",
         )
 
 
