@@ -38,6 +38,7 @@ DATA = Path(__file__).parent / "bandwidth.json"
 PAGE = Path(__file__).parent / "bandwidth-buys-simplicity.md"
 MODELS = ("Llama-3.1-405B", "DeepSeek-V3", "Kimi-K2")
 SLACK = 0.03  # a loss that nobody would notice
+TELLS = 0.1  # about the median error of step times on sources that are left out (accuracy.md)
 SEQ_LEN = 4096
 
 
@@ -292,9 +293,16 @@ Tokens a step: {tokens}.
 `plan` ranks by simulated pipelines, so its losses differ from these by a point or two.
 Both plans are predictions; the [accuracy page](accuracy.md) says how good those are."""
 
-FABRIC = """The network between domains is as on the data sheet. A wider domain helps both plans, so a
-loss need not fall at every step; the last column says from which size on it stays under {slack}, and in
-brackets where it crossed, on a line over the logarithm."""
+FABRIC = """The network between domains is as on the data sheet. A wider switch makes neither plan slower,
+and the loss falls with it as long as it is above {tells}, about what this model errs by on runs of a source
+that it has not seen ([accuracy](accuracy.md)). Below that it stays below, but need not fall at every step:
+what is left comes from memory that a pipeline shares out (it recomputes and gathers less) and from exchange
+inside the domain, and the plan with a pipeline may be the one that gains. The same holds of bandwidth between
+domains. Slices of a torus are the most cubic ones, where the best plan may even be slower in a larger one: no
+row of 8 chips holds a ring of 4, and what took a whole slice with all its rings takes a part of the next.
+
+The last column says from which size on the loss stays under {slack}, and in brackets where it crossed, on a
+line over the logarithm."""
 
 BATCH = """More tokens a step are more arithmetic for one exchange of weights, and more microbatches in
 which a pipeline's bubble is lost, so the loss may go either way. Times the usual tokens a step:"""
@@ -330,7 +338,7 @@ def page(figures: Figures) -> str:
         "\n".join(sentences(figures)),
         today(figures),
         "## Chips of the fast domain",
-        FABRIC.format(slack=units.percent_text(SLACK, 0)),
+        FABRIC.format(slack=units.percent_text(SLACK, 0), tells=units.percent_text(TELLS, 0)),
     ]
     for fabric in FABRICS:
         parts += [f"### {fabric.name}", curve(figures, fabric, "domain")]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
@@ -20,14 +22,40 @@ def test_the_page_is_what_the_command_writes() -> None:
     assert bandwidth.read(bandwidth.written(FIGURES)) == FIGURES
 
 
-@pytest.mark.parametrize("fabric", bandwidth.FABRICS, ids=lambda f: f.name)
-@pytest.mark.parametrize("model", bandwidth.MODELS)
-def test_more_bandwidth_never_makes_a_plan_slower(model: str, fabric: object) -> None:
-    points = [fabric.point(model, domain=fabric.at, gbits=g) for g in fabric.gbits]
-    for name in ("best", "without"):
-        plans = [FIGURES[p][name] for p in points if p in FIGURES]
-        steps = [plan["step_time_s"] for plan in plans if plan is not None]
+def curves() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """What was found along each curve of the page: wider domains, then more bandwidth between them."""
+    for model in bandwidth.MODELS:
+        for fabric in bandwidth.FABRICS:
+            for field, values in (("domain", fabric.domains), ("gbits", fabric.gbits)):
+                points = [fabric.point(model, **{"domain": fabric.at, field: value}) for value in values]
+                yield f"{model} {fabric.name} {field}", [FIGURES[p] for p in points if p in FIGURES]
+
+
+CURVES = dict(curves())
+
+
+@pytest.mark.parametrize("name", [n for n in CURVES if not ("TPU" in n and "domain" in n)])
+def test_more_bandwidth_and_wider_switches_never_make_a_plan_slower(name: str) -> None:
+    for plan in ("best", "without"):
+        steps = [found[plan]["step_time_s"] for found in CURVES[name] if found[plan] is not None]
         assert all(b <= a * (1 + 1e-5) for a, b in pairwise(steps))
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_the_loss_falls_until_the_model_cannot_tell_it_from_nothing(name: str) -> None:
+    """Above `TELLS` it falls at every step; once below, it stays below."""
+    losses = [bandwidth.loss(found) for found in CURVES[name]]
+    for before, after in pairwise(losses):
+        assert after is not None or before is None
+        assert after is None or before is None or after < max(before, bandwidth.TELLS)
+
+
+def test_curves_fall() -> None:
+    """So that the test above has something to look at."""
+    falls = [
+        (a, b) for found in CURVES.values() for a, b in pairwise(map(bandwidth.loss, found)) if a is not None
+    ]
+    assert sum(a > bandwidth.TELLS for a, _ in falls) > 15
 
 
 def test_no_plan_without_a_pipeline_is_faster_than_the_best() -> None:

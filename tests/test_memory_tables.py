@@ -140,6 +140,23 @@ def test_what_the_accepted_failure_would_take() -> None:
     assert abs(failed.peak_bytes - ran.peak_bytes) < 1.0 * GIB
 
 
+def test_what_a_layer_more_a_stage_took_on_the_same_day() -> None:
+    """The same page held 60 GB with 70 layers of that width, 6 a stage, and 60 and 67 GB with
+    82 and 94 of 13312 (7 and 8 a stage): a layer more a stage is 7 GB. So its own runs put the failure's 7
+    layers of 14336 at 68 GB of 80, as this model does.
+    """
+    page = {82: 60.0, 94: 67.0}  # GB by layers of 13312
+    run = next(o.run for o in outcomes("training") if o.run.id in UNEXPLAINED)
+
+    def gb(width: int, layers: int) -> float:
+        found = judge(replace(run, d_model=width, n_layers=layers)).prediction
+        assert found is not None
+        return found.peak_bytes / 1e9
+
+    assert gb(13312, 94) - gb(13312, 82) == pytest.approx(page[94] - page[82], abs=1.0)
+    assert 60.0 + gb(14336, 82) - gb(14336, 70) < 70.0
+
+
 def test_failures_by_stranded_memory_are_told_from_runs_that_passed() -> None:
     """One 70B, six layouts and recompute sets, graphs without growing segments (Megatron-Bridge's memory
     page): the baseline and recomputed norms fail at 58.8 and 59.6 GB in use, the other four pass."""
