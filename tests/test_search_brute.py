@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import permutations
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from enumeration import enumerated
 from meshwright import checks
 from meshwright.cost.rows import candidates, layer_prices, layer_table
 from meshwright.cost.step import evaluate
@@ -46,52 +47,6 @@ WORK = Work(4096, 8)
 
 def cluster(n: int, usable_gib: float, domain: int = 4):
     return parse(f"{n}xh100", {"scale_up_size": domain, "usable_gib": usable_gib})
-
-
-def placed(strategy, placements):
-    """The placement of `placements` that comes first and orders the axes of several ranks like this one's."""
-    wide = [axis for axis in strategy.placement if getattr(strategy, axis) > 1]
-    return next(p for p in placements if [axis for axis in p if axis in wide] == wide)
-
-
-def enumerated(model, place, work, words):
-    """Every legal strategy: numbers by trying all of them, rules by asking one strategy at a time."""
-    n = place.n_chips
-    numbers = range(1, n + 1)
-    groups, zeros, schedules = words["zero_group"], words["zero"], words["schedule"]
-    single = [s for s in schedules if s in ("1f1b", "gpipe", "zb-1p", "dualpipe")]
-    placements, first = words["placement"], min(zeros)
-    for tp, pp, cp, ep, etp in product(numbers, numbers, numbers, words["ep"], words["etp"]):
-        if n % (tp * pp * cp):
-            continue
-        dp = n // (tp * pp * cp)
-        ranks, domain = dp * cp, place.scale_up_size
-        size_of = {"all": ranks, "domain": np.gcd(ranks, max(domain // tp, 1)),
-                   "node": np.gcd(ranks, max(8 // tp, 1))}  # fmt: skip
-        for vpp, size in product(range(1, model.n_layers + 3), range(1, work.global_batch_size + 1)):
-            if work.global_batch_size % (dp * size) or (pp == 1 and vpp > 1) or pp * vpp > model.n_layers + 2:
-                continue  # no rule allows these, and there are many
-            for sp, method, schedule, placement, offload in product(
-                (True, False), ("ring", "all-to-all"), schedules, placements, words["offload"]
-            ):
-                if (tp == 1 and sp) or (cp == 1 and method != "ring") or (pp == 1 and schedule != single[0]):
-                    continue
-                for zero, group, recompute in product(zeros, groups, words["recompute"]):
-                    shared = size_of[group]
-                    known = [size_of[g] for g in groups[: groups.index(group)]]
-                    if (zero == 0 and group != groups[0]) or shared in known:
-                        continue
-                    if ranks == 1 and zero != first:
-                        continue
-                    strategy = Strategy(
-                        dp=dp, tp=tp, sp=sp, pp=pp, vpp=vpp, cp=cp, cp_method=method, ep=ep, etp=etp,
-                        zero=zero, zero_group=int(shared), schedule=schedule, microbatch_size=size,
-                        recompute=recompute, dispatcher="all-to-all", placement=placement, offload=offload,
-                    )  # fmt: skip
-                    if placed(strategy, placements) != placement:
-                        continue
-                    if not any(d.severity == "error" for d in checks.run(model, place, work, strategy)):
-                        yield strategy
 
 
 # What a word computes again, the other does too.

@@ -179,3 +179,12 @@ def test_ranks_have_their_longer_chunks_in_the_same_turns(pp: int, vpp: int, hea
     inner = found[:, 1:-1]
     assert (inner.min(1) != inner.max(1)).sum() <= 1
     assert found[-1, -1] <= found[-2, -1]  # the chunk with the head is no longer than the one before
+
+
+@pytest.mark.parametrize(("n", "pp"), [(4, 4), (32, 32), (6, 8), (9, 4)])
+def test_a_v_of_one_chunk_a_rank_is_a_line(n: int, pp: int) -> None:
+    """Strategies of several schedules share tables, whichever schedule they are made for."""
+    dense, ends = model((0,) * n), {"head_weight": 3.0, "embedding_weight": 0.5}
+    line, v = (split(dense, pp, layout=layout, **ends) for layout in ("round", "v"))
+    assert line.layers_per_stage == v.layers_per_stage
+    assert (line.counts == v.counts).all()

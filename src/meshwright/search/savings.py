@@ -10,6 +10,7 @@ import numpy as np
 from meshwright.search.bounds import Request, offload_is_slower
 from meshwright.search.families import Chosen
 from meshwright.search.space import IntArray, Mask
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.recompute import Recompute
 from meshwright.strategy.recompute import parse as parse_recompute
 from meshwright.strategy.records import Strategy
@@ -34,11 +35,15 @@ class Spared:
         known.append((parse_recompute(recompute), mine.words.offload, fitting))
 
     def left(self, mine: Chosen, recompute: str, rows: IntArray) -> Mask:
-        """Which of some rows of `mine` do not fit under any words that recompute and offload no more, [n]."""
+        """Which of some rows of `mine` do not fit under any words that recompute and offload no more, [n].
+
+        Where activations go to the host, what is recomputed does not go there: more of it may be faster.
+        """
         found, places = np.ones(len(rows), bool), mine.places[rows]
         word, own = parse_recompute(recompute), mine.words.offload
+        alike = None if parse_offload(own).any else own
         for less, offload, fitting in self.known.get(self._key(mine), ()):
-            if word.redoes(less) and (offload == own or (offload == "none" and self._is_slower(mine))):
+            if word.redoes(less) and (offload == alike or (offload == "none" and self._is_slower(mine))):
                 found &= ~fitting[places]
         return found
 

@@ -231,7 +231,8 @@ def _split(
         else:
             unit = float(np.mean([weights[k] for k in model.pattern])) or 1.0
             ends = (embedding_weight / unit, head_weight / unit)
-            sizes = _balanced_equal(model.n_layers, pp, vpp, *ends, v_shaped=layout == "v")
+            turns = layout == "v" and vpp > 1  # a V of one chunk a rank is a line: the head is on the last
+            sizes = _balanced_equal(model.n_layers, pp, vpp, *ends, v_shaped=turns)
     else:
         sizes = list(layers_per_stage)
     kinds = len(model.blocks)
