@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import multiprocessing
 import random
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -225,35 +222,6 @@ def test_a_process_that_is_killed_costs_no_point() -> None:
         assert b.best is not None
         assert (a.best.strategy, a.best.step_time_s) == (b.best.strategy, b.best.step_time_s)
     assert not multiprocessing.active_children()
-
-
-ENDS = """
-import multiprocessing, time
-from meshwright.search.processes import end_with_parent
-
-def waits(sender):
-    end_with_parent()
-    sender.send(None)
-    time.sleep(300)
-
-if __name__ == "__main__":
-    context = multiprocessing.get_context("spawn")
-    receiver, sender = context.Pipe(duplex=False)
-    context.Process(target=waits, args=(sender,)).start()
-    receiver.recv()
-    print("waits", flush=True)
-    time.sleep(300)
-"""
-
-
-def test_a_process_ends_with_the_one_that_started_it(tmp_path: Path) -> None:
-    script = tmp_path / "starts.py"
-    script.write_text(ENDS)
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == b"waits\n"
-        parent.kill()
-        parent.communicate(timeout=60)  # until nobody can write to it any more
 
 
 def test_values() -> None:

@@ -2,8 +2,8 @@
 
 The process is a copy of this one (a fork): it begins with all that is known here and sends back only what it
 found. A copy has no threads but the one that made it, so it does nothing but reckon, and ends without
-cleaning up. Whoever interrupts this process ends it too; where this one is killed outright it ends by
-itself, at the latest when it finds nobody to tell. A half whose process dies is done here.
+cleaning up. Whoever interrupts this process ends it too; where this one is killed outright the system ends it
+as well. A half whose process dies is done here.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from multiprocessing import parent_process
 from typing import TypeVar
+
+from meshwright.search.orphan import end_with
 
 Mine = TypeVar("Mine")
 Other = TypeVar("Other")
@@ -33,6 +35,7 @@ def both(mine: Callable[[], Mine], other: Callable[[], Other], *, apart: bool) -
     if not apart:
         return mine(), other()
     reader, writer = os.pipe()
+    here = os.getpid()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)  # the copy has no handlers yet of its own
     try:
         child = os.fork()
@@ -42,7 +45,7 @@ def both(mine: Callable[[], Mine], other: Callable[[], Other], *, apart: bool) -
         os.close(writer)
         return mine(), other()
     if child == 0:
-        _work(other, reader, writer)
+        _work(other, here, reader, writer)
     told: bytes | None = None
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -70,10 +73,11 @@ def _ended_well(child: int) -> bool:
         return True
 
 
-def _work(task: Callable[[], object], reader: int, writer: int) -> None:
-    """Do a task and tell what it returned, as a process that ends here."""
+def _work(task: Callable[[], object], parent: int, reader: int, writer: int) -> None:
+    """Do a task and tell what it returned, as a process that ends here, or with its parent."""
     code = 1
     try:
+        end_with(parent)
         for one in _ENDS:
             signal.signal(one, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDS)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
-from os import _exit
 from signal import SIG_IGN, SIGINT, signal
-from threading import Thread
 
+from meshwright.search.orphan import end_with_parent
 from meshwright.search.settle import Index
 from meshwright.search.sweep import Grid, Solved, solved
 
@@ -74,16 +73,3 @@ def _work(own: Mapping[int, Grid], sender: Connection) -> None:
     with suppress(BrokenPipeError):
         for i, grid in own.items():
             sender.send((i, solved(grid, lambda: sender.send(None))))
-
-
-def end_with_parent() -> None:
-    """Have this process end when the one that started it is gone, however that ended: nobody waits for what
-    it does."""
-    parent = parent_process()
-
-    def watch(sentinel: int) -> None:
-        wait([sentinel])  # closes with the process at its other end
-        _exit(1)
-
-    if parent is not None:
-        Thread(target=watch, args=(parent.sentinel,), daemon=True).start()
