@@ -139,12 +139,13 @@ def test_a_small_group_on_a_mesh_has_only_its_own_links() -> None:
     ("text", "strategy", "group", "links", "hops"),
     [
         ("tpu-v5p:8x8x8", Strategy(dp=64, tp=8), "tp", 2, 4),  # one closed axis: both ways round
-        ("tpu-v5p:8x8x8", Strategy(dp=128, tp=4), "tp", 1, 3),  # half an axis is a line
+        ("tpu-v5p:8x8x8", Strategy(dp=128, tp=4), "tp", 2, 2),  # half an axis would be a line: a square
+        ("tpu-v5p:8x8x8", Strategy(dp=128, tp=4), "dp", 4, 12),  # every second chip of two axes, all of one
         ("tpu-v5p:8x8x8", Strategy(dp=8, tp=64), "tp", 4, 8),  # two axes add up
         ("tpu-v5p:8x8x8", Strategy(dp=64, tp=8), "dp", 4, 8),
         ("tpu-v5p:8x8x8", Strategy(dp=512), "dp", 6, 12),
-        ("tpu-v5e:8x16", Strategy(dp=16, tp=8), "tp", 1, 7),  # an axis of 8 does not close on v5e
-        ("tpu-v5e:8x16", Strategy(dp=16, tp=8), "dp", 2, 8),
+        ("tpu-v5e:8x16", Strategy(dp=16, tp=8), "tp", 2, 4),  # an axis of 8 does not close on v5e: 4 x 2
+        ("tpu-v5e:8x16", Strategy(dp=128), "dp", 3, 15),
         ("tpu-v5p:8x8x8", Strategy(dp=256, tp=2), "tp", 1, 1),
         ("tpu-v5p:2x2x2", Strategy(dp=1, tp=8), "tp", 3, 3),
     ],

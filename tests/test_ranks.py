@@ -19,10 +19,11 @@ from meshwright.hardware.records import Cluster
 from meshwright.model import presets
 from meshwright.report.ranks import CARRIES, links
 from meshwright.report.terminal.ranks import ranges_text
-from meshwright.strategy.placement import Span, spans
+from meshwright.strategy.placement import Span, spans, walk
 from meshwright.strategy.ranks import Group, coordinates, members, reached, starts, survey
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import virtual_stages
+from meshwright.strategy.torus import Walk, places
 from meshwright.work import Work
 
 WORK = {"seq_len": "4k", "global_batch_size": 256}
@@ -109,13 +110,12 @@ def test_domains_shared_as_the_cost_says(tp: int, cp: int, pp: int, data: st.Dat
             assert kind.crossing in (0, kind.count)
 
 
-def torus_gather(cluster: Cluster, kind: Group) -> float:
+def torus_gather(cluster: Cluster, walk: Walk, kind: Group) -> float:
     """Bandwidth of a gather by looking at coordinates: each used axis gives a link, shared by the gaps."""
-    within = kind.ranks() % cluster.scale_up_size
-    total, before = 0.0, 1
-    for length, closes in zip(cluster.torus, cluster.wraps, strict=True):
-        axis = np.unique(within[0] // before % length)
-        before *= length
+    total = 0.0
+    along = places(walk, kind.ranks()[0] % cluster.scale_up_size)
+    for length, closes, at in zip(cluster.torus, cluster.wraps, along, strict=True):
+        axis = np.unique(at)
         if len(axis) > 1:
             gap = int(np.diff(axis).min())
             ring = 2 if closes and len(axis) * gap >= length and length > 2 else 1
@@ -134,11 +134,28 @@ def test_torus_axes_and_bandwidth_are_those_of_the_ranks(
     dp = cluster.n_chips // (tp * cp * pp)
     strategy = Strategy(dp=dp, tp=tp, pp=pp, cp=cp, ep=ep, zero=1, zero_group=dp * cp // 2)
     priced: dict[str, Span] = spans(cluster, strategy)
+    way = walk(cluster, strategy)
     for name, kind in survey(cluster, strategy).items():
         span = priced[name]
         assert prod(kind.axes) == kind.local == int(span.local), name
         assert kind.domains == int(span.remote), name
-        assert float(span.local_bytes_s) == pytest.approx(torus_gather(cluster, kind)), name
+        assert float(span.local_bytes_s) == pytest.approx(torus_gather(cluster, way, kind)), name
+
+
+def test_a_few_ranks_lie_in_squares_where_a_row_would_not_close() -> None:
+    """Four on an axis of 8: 2 x 2, each next to the one before, as `ranks` tells; on an axis of 4 a ring."""
+    for text, walked, four in (
+        ("tpu-v5p:8x8x8", [[0, 2], [1, 2], [0, 4], [1, 4], [2, 8]], {(0, 0), (1, 0), (0, 1), (1, 1)}),
+        ("tpu-v5p:4x8x8", [[0, 4], [1, 8], [2, 8]], {(0, 0), (1, 0), (2, 0), (3, 0)}),
+    ):
+        cluster = parse(text)
+        strategy = Strategy(dp=cluster.n_chips // 4, tp=4, zero=3)
+        way = walk(cluster, strategy)
+        assert [list(step) for step in way] == walked
+        x, y, _ = places(way, np.arange(4))
+        assert set(zip(x.tolist(), y.tolist(), strict=True)) == four
+        every = list(zip(*(along.tolist() for along in places(way, np.arange(cluster.n_chips))), strict=True))
+        assert len(set(every)) == cluster.n_chips
 
 
 def test_a_group_that_straddles_is_priced_as_the_worst() -> None:

@@ -14,9 +14,10 @@ from meshwright.model.records import Model
 from meshwright.report import as_json
 from meshwright.report.records import Because
 from meshwright.strategy import stages
-from meshwright.strategy.placement import Span, spans
+from meshwright.strategy.placement import Span, spans, walk
 from meshwright.strategy.ranks import COORDINATES, Group, coordinates, members, survey
 from meshwright.strategy.records import AXES, Strategy
+from meshwright.strategy.torus import Walk, places
 from meshwright.work import Work
 
 IN_FULL = 256  # ranks up to which the object lists every rank and every group by itself
@@ -75,6 +76,11 @@ class RankMap:
         return None if self.cluster.torus else self.cluster.chip.chips_per_node
 
     @property
+    def walk(self) -> Walk:
+        """How ranks fill a slice of a torus, (axis, length) from the fastest on; elsewhere empty."""
+        return walk(self.cluster, self.strategy) if self.cluster.torus else ()
+
+    @property
     def strides(self) -> dict[str, int]:
         """Stride of each axis, fastest first: a rank is the sum of coordinate times stride."""
         found, stride = {}, 1
@@ -89,15 +95,11 @@ class RankMap:
             said = f"rank {rank} is outside 0 to {self.cluster.n_chips - 1:,}"
             raise InputError(Diagnostic("MW909", said, where="--rank", hint="ranks count from 0"))
         at = {axis: int(x) for axis, x in coordinates(self.strategy, rank).items()}
-        within, torus = rank % self.cluster.scale_up_size, []
-        for length in self.cluster.torus:
-            torus.append(within % length)
-            within //= length
         return Place(
             rank=rank,
             node=None if self.node_size is None else rank // self.node_size,
             domain=rank // self.cluster.scale_up_size,
-            torus=tuple(torus),
+            torus=tuple(places(self.walk, rank % self.cluster.scale_up_size)),
             coordinates=at,
             virtual_stages=self.held[at["pp"]],
             groups={name: members(self.cluster, self.strategy, name, rank) for name in self.groups},
@@ -126,6 +128,7 @@ class RankMap:
                 "strides": self.strides,
                 "domain_size": self.cluster.scale_up_size,
                 "node_size": self.node_size,
+                "walk": self.walk,
             },
             "groups": [self._kind_json(kind, full) for kind in kinds.values()],
             "stages": [

@@ -15,6 +15,7 @@ import numpy as np
 
 from meshwright.errors import Diagnostic, InputError
 from meshwright.hardware.records import Cluster, LinkKind
+from meshwright.strategy import torus
 from meshwright.strategy.records import AXES, ORDERS, Num, Strategy
 
 ALONE = len(ORDERS)  # in place of an order: each group as though no other took the best places from it
@@ -54,7 +55,7 @@ def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
     a legal strategy (products that fit). Under `ALONE` no group has less than any order gives it, so what is
     made of that is a floor under all orders.
 
-    **Assumes** on a torus, that the ranks fill its axes in the order given.
+    On a torus the ranks fill its axes in the order given, or rows two wide of the first two (`two_wide`).
 
     >>> from meshwright.hardware.cluster import parse
     >>> s = spans(parse("64xh100"), Strategy(dp=4, tp=4, pp=4))
@@ -64,7 +65,31 @@ def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
     if strategy.placement is ALONE:
         own = groups(replace(strategy, placement=AXES))
         return {name: _alone(cluster, pieces, _least_stride(name, strategy)) for name, pieces in own.items()}
-    return {name: _span(cluster, pieces) for name, pieces in groups(strategy).items()}
+    found = groups(strategy)
+    folded = bool(cluster.torus) and two_wide(cluster, strategy)
+    return {name: _span(cluster, pieces, folded) for name, pieces in found.items()}
+
+
+def two_wide(cluster: Cluster, strategy: Strategy) -> Any:
+    """Whether the ranks of a torus go by rows two wide: where that gives the innermost group of several ranks
+    more links than a row of them has."""
+    at = _positions(strategy.placement)
+    innermost: Any = 1
+    for position in reversed(range(len(AXES))):
+        for axis in AXES:
+            degree = _whole(getattr(strategy, axis))
+            innermost = np.where((at[axis] == position) & (degree > 1), degree, innermost)
+    return torus.gaining(cluster)[np.gcd(innermost, cluster.scale_up_size)]
+
+
+def walk(cluster: Cluster, strategy: Strategy) -> torus.Walk:
+    """How the ranks of a strategy (plain degrees) fill a slice of a torus.
+
+    >>> from meshwright.hardware.cluster import parse
+    >>> [walk(parse("tpu-v5p:8x8x8"), Strategy(dp=512 // tp, tp=tp))[0] for tp in (4, 8)]
+    [(0, 2), (0, 8)]
+    """
+    return torus.walks(cluster)[int(two_wide(cluster, strategy))]
 
 
 def numbered(placement: Any) -> bool:
@@ -212,17 +237,27 @@ def _local(stride: Any, degree: Any, domain: int) -> Any:
     return np.gcd(np.maximum(domain // stride, 1), degree)
 
 
-def _span(cluster: Cluster, pieces: Pieces) -> Span:
+def _near(cluster: Cluster, pieces: Pieces) -> Pieces:
+    """Of a group the ranks that lie in one domain."""
+    return tuple((stride, _local(stride, count, cluster.scale_up_size)) for stride, count in pieces)
+
+
+def _span(cluster: Cluster, pieces: Pieces, folded: Any = False) -> Span:
+    """`folded`: whether the ranks of a torus go by rows two wide."""
     chip = cluster.chip
+    near = _near(cluster, pieces)
     degree: Any = 1
     local: Any = 1
-    near: list[tuple[Any, Any]] = []
-    for stride, count in pieces:
-        here = _local(stride, count, cluster.scale_up_size)
-        near.append((stride, here))
+    for (_, count), (_, here) in zip(pieces, near, strict=True):
         degree, local = degree * count, local * here
     if cluster.torus:
-        gather, exchange, direct, hops = _torus_rates(cluster, near, local)
+        straight, wide = torus.walks(cluster)
+        slice_ = (cluster.torus, cluster.wraps, cluster.link_bytes_s)
+        rates = torus.rates(*slice_, near, local, straight)
+        if np.any(folded):
+            other = torus.rates(*slice_, near, local, wide)
+            rates = tuple(np.where(folded, b, a)[()] for a, b in zip(rates, other, strict=True))
+        gather, exchange, direct, hops = rates
     elif chip.fabric == "mesh":
         # Every peer has its own link, and a group of g reaches g - 1 of them: 2 of 8 GPUs share one link. Of
         # what reaches such a group from other domains too, each link brings a gth and so does the card.
@@ -283,44 +318,3 @@ def _alone(cluster: Cluster, pieces: Pieces, stride: Any) -> Span:
         most = dict.fromkeys(("local_bytes_s", "exchange_bytes_s"), cluster.scale_up_size * link)
         usual = replace(usual, **most)
     return replace(usual, local=local, remote=degree / local, least=True)
-
-
-def _torus_rates(cluster: Cluster, pieces: list[tuple[Any, Any]], local: Any) -> tuple[Any, Any, Any, Any]:
-    """Gather, all-to-all and neighbour bandwidth and the hops of a group inside a slice.
-
-    Along a torus axis of n chips a group has m members every t chips. Its members' links are shared with
-    the t - 1 groups between them, so a gather gets W/t, twice that both ways round if m t = n and the axis
-    closes; several axes add up. All-to-all passes m/4 neighbours on average (a line: m/2 each way), so
-    with s bytes a rank an axis takes s t m / (8 W), without a wrap s t m / (4 W); the slowest axis binds.
-
-    **Source**: jax-ml/scaling-book, sharding (one axis both ways 2W, all-to-all a fourth of a gather).
-    """
-    link = cluster.link_bytes_s
-    gather: Any = 0.0
-    direct: Any = 0.0
-    longest: Any = 0.0  # seconds of an all-to-all of one byte a rank, times the link's bandwidth
-    hops: Any = 0.0
-    before = 1
-    for length, closes in zip(cluster.torus, cluster.wraps, strict=True):
-        for stride, degree in pieces:
-            first = np.maximum(stride, before)
-            last = np.minimum(stride * degree, before * length)
-            on_axis = np.maximum(last / first, 1.0)
-            gap = np.maximum(stride / before, 1.0)
-            used = on_axis > 1
-            ring = np.where(closes & (on_axis * gap >= length) & (length > 2), 2.0, 1.0)
-            gather = gather + np.where(used, ring * link / gap, 0.0)
-            direct = np.where(used & (direct == 0), link / gap, direct)
-            longest = np.maximum(longest, np.where(used, on_axis * gap / (4 * ring), 0.0))
-            steps = np.where(ring > 1, np.ceil(on_axis / 2), on_axis - 1) * gap
-            hops = hops + np.where(used, steps, 0.0)
-        before *= length
-    share = (local - 1) / local
-    exchange = np.where(longest > 0, share * link / np.where(longest > 0, longest, 1.0), link)
-    alone = gather == 0
-    return (
-        np.where(alone, link, gather)[()],
-        exchange[()],
-        np.where(alone, link, direct)[()],
-        np.maximum(hops, 1.0)[()],
-    )

@@ -15,7 +15,8 @@ import numpy.typing as npt
 
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.hardware.records import Cluster
-from meshwright.strategy.placement import Pieces, groups
+from meshwright.strategy import torus
+from meshwright.strategy.placement import Pieces, groups, walk
 from meshwright.strategy.records import Strategy
 
 IntArray = npt.NDArray[np.int64]
@@ -115,10 +116,11 @@ def starts(pieces: Runs, n: int) -> Runs:
 
 def survey(cluster: Cluster, strategy: Strategy) -> dict[str, Group]:
     """Every kind of group of `strategy` on `cluster` by name (plain degrees of a legal strategy)."""
-    return {name: _group(name, cluster, _runs(pieces)) for name, pieces in groups(strategy).items()}
+    way = walk(cluster, strategy) if cluster.torus else ()
+    return {name: _group(name, cluster, way, _runs(pieces)) for name, pieces in groups(strategy).items()}
 
 
-def _group(name: str, cluster: Cluster, pieces: Runs) -> Group:
+def _group(name: str, cluster: Cluster, way: torus.Walk, pieces: Runs) -> Group:
     first = starts(pieces, cluster.n_chips)
     lists = reached(first)[:, None] + reached(pieces)[None, :]
     count, size = lists.shape
@@ -127,11 +129,10 @@ def _group(name: str, cluster: Cluster, pieces: Runs) -> Group:
     begins[:, 1:] = domains[:, 1:] != domains[:, :-1]
     touched = begins.sum(axis=1)
     shares = np.diff(np.flatnonzero(begins), append=lists.size)
-    axes, before = [], 1
-    for length in cluster.torus:
-        places = np.sort(lists % cluster.scale_up_size // before % length, axis=1)
+    axes = []
+    for along in torus.places(way, lists % cluster.scale_up_size):
+        places = np.sort(along, axis=1)
         axes.append(int((places[:, 1:] != places[:, :-1]).sum(axis=1).max(initial=0)) + 1)
-        before *= length
     return Group(
         name, size, count, pieces, first,
         local=int(shares.min()),

@@ -144,10 +144,13 @@ def _headline(found: RankMap, console: Console) -> None:
         where.append(f"node = rank // {found.node_size:,}")
     console.print(f"rank = {' + '.join(steps) or '0'}; {', '.join(where)}")
     if cluster.torus:
-        console.print(
-            f"a slice is {'x'.join(map(str, cluster.torus))}; ranks fill its axes in that order, the first "
-            "one fastest"
-        )
+        filled = f"a slice is {'x'.join(map(str, cluster.torus))}; ranks fill "
+        if len(found.walk) == len(cluster.torus):
+            filled += "its axes in that order, the first one fastest"
+        else:
+            first = ", ".join(f"{length} on axis {axis}" for axis, length in found.walk[:4])
+            filled += f"rows two wide of its first two axes ({first}, ...): a row would be no ring"
+        console.print(filled)
 
 
 def _shown_kinds(found: RankMap) -> list[Group]:

@@ -1,0 +1,138 @@
+"""Ranks on a torus: the ways in which they fill a slice, and what links that leaves to a group.
+
+A walk is a row of segments (axis, length), innermost first: the first segment's length of ranks lie side by
+side on its axis, the next segment steps over them, and so on. Segments of one axis multiply to its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from meshwright.hardware.records import Cluster
+
+Walk = tuple[tuple[int, int], ...]
+
+
+def walks(cluster: Cluster) -> tuple[Walk, Walk]:
+    """The slice axis by axis, and by rows two wide over its first two axes.
+
+    Two wide, four ranks are 2 x 2 and eight are 4 x 2, so rings, where a row of so few on an axis of 16 is a
+    line of half the bandwidth.
+
+    **Source** of rings two wide: MaxText's meshes `hybrid_ring_64x4` and `hybrid_ring_32x8` on 16 x 16.
+
+    >>> from meshwright.hardware.cluster import parse
+    >>> walks(parse("tpu-v5p:4x8x8"))
+    (((0, 4), (1, 8), (2, 8)), ((0, 2), (1, 2), (0, 2), (1, 4), (2, 8)))
+    """
+    return _walks(cluster.torus)
+
+
+@cache
+def _walks(axes: tuple[int, ...]) -> tuple[Walk, Walk]:
+    straight = tuple(enumerate(axes))
+    wide = [next((p for p in range(2, n) if n % p == 0), n) for n in axes[:2]]
+    steps = [*enumerate(wide), *((axis, n // p) for axis, (n, p) in enumerate(zip(axes, wide, strict=False)))]
+    return straight, (*(step for step in steps if step[1] > 1), *straight[2:])
+
+
+def gaining(cluster: Cluster) -> Any:
+    """Whether the first n ranks of a slice have more links by rows two wide than in one row, for n from 0 to
+    its chips; no n that does not divide them has.
+
+    >>> from meshwright.hardware.cluster import parse
+    >>> np.flatnonzero(gaining(parse("tpu-v5p:8x8x8"))).tolist()
+    [4]
+    """
+    return _gaining(cluster.torus, cluster.wraps)
+
+
+@cache
+def _gaining(axes: tuple[int, ...], wraps: tuple[bool, ...]) -> Any:
+    ranks = np.array([n for n in range(1, prod(axes) + 1) if prod(axes) % n == 0])
+    row, wide = (rates(axes, wraps, 1.0, ((1, ranks),), ranks, walk)[0] for walk in _walks(axes))
+    found = np.zeros(prod(axes) + 1, bool)
+    found[ranks] = wide > row
+    return found
+
+
+def places(walk: Walk, ranks: Any) -> list[Any]:
+    """Coordinates of `ranks` (numbers inside a slice) along each axis.
+
+    >>> [places(((0, 2), (1, 2), (0, 2), (1, 2)), rank) for rank in (1, 2, 4)]
+    [[1, 0], [0, 1], [2, 0]]
+    """
+    found: list[Any] = [0] * len({axis for axis, _ in walk})
+    scale, before = [1] * len(found), 1
+    for axis, length in walk:
+        found[axis] = found[axis] + ranks // before % length * scale[axis]
+        scale[axis] *= length
+        before *= length
+    return found
+
+
+def rates(
+    axes: tuple[int, ...],
+    wraps: tuple[bool, ...],
+    link: Any,
+    pieces: Sequence[tuple[Any, Any]],
+    local: Any,
+    walk: Walk,
+) -> tuple[Any, Any, Any, Any]:
+    """Gather, all-to-all and neighbour bandwidth and the hops of a group inside a slice.
+
+    Along a torus axis of n chips a group has m members every t chips. Its members' links are shared with
+    the t - 1 groups between them, so a gather gets W/t, twice that both ways round if m t = n and the axis
+    closes; several axes add up. All-to-all passes m/4 neighbours on average (a line: m/2 each way), so
+    with s bytes a rank an axis takes s t m / (8 W), without a wrap s t m / (4 W); the slowest axis binds.
+
+    `axes` and which of them close (`wraps`), one `link`'s bandwidth one way; `pieces`: (stride, degree) of
+    the group inside the slice, `local` their ranks; degrees may be arrays.
+
+    **Source**: jax-ml/scaling-book, sharding (one axis both ways 2W, all-to-all a fourth of a gather).
+    """
+    gather: Any = 0.0
+    direct: Any = 0.0
+    longest: Any = 0.0  # seconds of an all-to-all of one byte a rank, times the link's bandwidth
+    hops: Any = 0.0
+    for axis, (length, closes) in enumerate(zip(axes, wraps, strict=True)):
+        for stride, degree in pieces:
+            on_axis, gap = _along(walk, axis, stride, degree)
+            used = on_axis > 1
+            ring = np.where(closes & (on_axis * gap >= length) & (length > 2), 2.0, 1.0)
+            gather = gather + np.where(used, ring * link / gap, 0.0)
+            direct = np.where(used & (direct == 0), link / gap, direct)
+            longest = np.maximum(longest, np.where(used, on_axis * gap / (4 * ring), 0.0))
+            steps = np.where(ring > 1, np.ceil(on_axis / 2), on_axis - 1) * gap
+            hops = hops + np.where(used, steps, 0.0)
+    share = (local - 1) / local
+    exchange = np.where(longest > 0, share * link / np.where(longest > 0, longest, 1.0), link)
+    alone = gather == 0
+    return (
+        np.where(alone, link, gather)[()],
+        exchange[()],
+        np.where(alone, link, direct)[()],
+        np.maximum(hops, 1.0)[()],
+    )
+
+
+def _along(walk: Walk, axis: int, stride: Any, degree: Any) -> tuple[Any, Any]:
+    """Members of a group on an axis, and the chips from one to the next."""
+    members: Any = 1.0
+    apart: Any = 1.0
+    before = scale = 1
+    for on, length in walk:
+        if on == axis:
+            first = np.maximum(stride, before)
+            here = np.maximum(np.minimum(stride * degree, before * length) / first, 1.0)
+            gap = first * (scale / before)
+            apart = gap if scale == 1 else np.where((members == 1.0) & (here > 1.0), gap, apart)
+            members = members * here
+            scale *= length
+        before *= length
+    return members, apart
