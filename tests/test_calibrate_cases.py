@@ -11,7 +11,7 @@ from meshwright.calibrate.cases import Case, Miss, Skip, case
 from meshwright.calibrate.predict import predict, profile_of
 from meshwright.calibrate.rows import Run, shipped
 from meshwright.calibrate.shapes import Shaped, noted_models, shape
-from meshwright.cost.rows import loss_word
+from meshwright.cost.columns import loss_word
 from meshwright.model import presets
 from meshwright.model.params import total_params
 from meshwright.model.records import Attention, LatentAttention, Mlp, Moe

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from meshwright.cost.columns import columns, shape_on, tokens_of, words_of
 from meshwright.cost.layer import LayerCost, layer_cost
-from meshwright.cost.rows import columns, shape_on, tokens_of, words_of
 from meshwright.hardware import cluster
 from meshwright.model import presets
 from meshwright.profiles.load import load

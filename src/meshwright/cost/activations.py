@@ -29,7 +29,10 @@ from meshwright.work import Work
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-_SETTLED = 3  # times pp microbatches; of more no more are in flight at any moment
+# Times pp microbatches; of more no more are in flight at any moment. The last moment of interleaved 1F1B
+# comes after (2 v + 1) pp forwards of one chunk, which (2 + 1/v) pp microbatches have; other schedules
+# hold 2 pp or fewer.
+_SETTLED = 3
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from meshwright.cost.columns import columns, shape_on, switches, tokens_of, words_of
 from meshwright.cost.layer import NO_OFFLOAD, LayerCost, layer_cost
 from meshwright.cost.ops import Core, Matmul, Message, Operation, Stream
-from meshwright.cost.rows import columns, shape_on, switches, tokens_of, words_of
 from meshwright.cost.stages import Layers
 from meshwright.cost.terms import Term
 from meshwright.hardware.records import Cluster

@@ -82,6 +82,12 @@ class Candidates:
         self._axes.pop(name, None)
         self._combined = {names: found for names, found in self._combined.items() if name not in names}
 
+    def derive(self, name: str, values: Values, among: Distinct) -> None:
+        """One more field, of which each of the combinations has a value."""
+        of_each = axis(values, len(among))
+        self._axes[name] = Axis(of_each.values, of_each.at.take(among.at))
+        self._combined = {names: found for names, found in self._combined.items() if name not in names}
+
     def distinct(self, *names: str) -> Distinct:
         """The distinct combinations of some fields.
 
@@ -119,7 +125,7 @@ def combined(axes: Mapping[str, Axis], n: int) -> Distinct:
         if len(one) > 1:
             code *= len(one)
             code += one.at
-    codes, at = _present(code, levels)
+    codes, at = _present(code.astype(np.int64, copy=False), levels)  # cast once: both uses of it would
     values: dict[str, Values] = {}
     rest = codes
     for name in reversed(list(axes)):

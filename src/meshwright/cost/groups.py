@@ -144,14 +144,15 @@ def groups(
         )
     # Experts lie over all ranks of a stage, whatever tp, cp and dp are; so do the copies of their state. Of
     # the parameters of the other side nothing is held, on groups of one, so they add nothing.
-    many.add("ranks", np.asarray(s.dp) * s.cp * s.tp)
-    many.add("copies", np.asarray(s.zero_group) * s.tp)
     alone = spans(cluster, Strategy(dp=1, placement=s.placement))
     layouts = many.distinct("pair", "dp", "tp", "cp", "zero_group")
     few = _strategy(s, lines, layouts, ep=1, etp=1)
     held = Stages(dense=_dense(lines, layouts), expert=0.0)
     others = {name: span for name, span in alone.items() if name not in DENSE}
     dense = _side(cluster, work, few, profile, held, layouts, others, trained)
+    of = layouts.values
+    many.derive("ranks", of["dp"] * of["cp"] * of["tp"], layouts)
+    many.derive("copies", of["zero_group"] * of["tp"], layouts)
     layouts = many.distinct("pair", "ep", "etp", "ranks", "copies")
     ranks, copies = layouts.values["ranks"], layouts.values["copies"]
     few = _strategy(s, lines, layouts, dp=ranks, zero_group=copies, tp=1, cp=1)

@@ -10,12 +10,13 @@ import numpy as np
 
 from meshwright.cost.activations import Activations
 from meshwright.cost.adapters import adapted, state_widths
+from meshwright.cost.columns import loss_word
 from meshwright.cost.gathered import gathered_bytes
 from meshwright.cost.layer import shape_of
 from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.numbers import numbers
 from meshwright.cost.rows import added
-from meshwright.cost.stages import Stages, loss_word, over_classes
+from meshwright.cost.stages import Stages, over_classes
 from meshwright.cost.states import state_copies
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model

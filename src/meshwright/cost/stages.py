@@ -14,7 +14,7 @@ from meshwright.cost import schedule
 from meshwright.cost.distinct import Candidates, Distinct, Picked, Short, Values
 from meshwright.cost.flops import split_weights
 from meshwright.cost.layer import LayerCost
-from meshwright.cost.rows import LayerTable, Places, added, candidates, layer_table, loss_word, over_classes
+from meshwright.cost.rows import LayerTable, Places, added, candidates, layer_table, over_classes
 from meshwright.hardware.records import Cluster
 from meshwright.model.params import (
     block_params,
@@ -31,7 +31,7 @@ from meshwright.strategy.records import Strategy
 from meshwright.strategy.stages import layout_of, stage_classes
 from meshwright.work import Work
 
-__all__ = ["Pipelines", "Stages", "loss_word", "over_classes", "pipelines", "stage_costs", "stages"]
+__all__ = ["Pipelines", "Stages", "over_classes", "pipelines", "stage_costs", "stages"]
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]

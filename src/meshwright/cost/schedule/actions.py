@@ -82,14 +82,14 @@ def own_or_equal(own: Own | None, forward: Any, backward: Any, weight: Any) -> O
     return own or Own(forward, backward - weight, weight)
 
 
-def moments(*of_chunks: tuple[Any, ...]) -> Any:
+def on_chunks(*of_moments: tuple[Any, ...]) -> Any:
     """Microbatches in flight on each chunk, a tuple a moment, as an array [moments, chunks, ...].
 
-    >>> moments((2, 1), (3, np.array([0, 1]))).shape
+    >>> on_chunks((2, 1), (3, np.array([0, 1]))).shape
     (2, 2, 2)
     """
-    spread = np.broadcast_arrays(*(held for moment in of_chunks for held in moment))
-    return np.stack(spread).reshape(len(of_chunks), -1, *spread[0].shape)
+    spread = np.broadcast_arrays(*(held for moment in of_moments for held in moment))
+    return np.stack(spread).reshape(len(of_moments), -1, *spread[0].shape)
 
 
 def most(in_flight: Any, chunks: int) -> Any:

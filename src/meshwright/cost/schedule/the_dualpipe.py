@@ -16,8 +16,8 @@ from meshwright.cost.schedule.actions import (
     Order,
     Own,
     both_ways,
-    moments,
     most,
+    on_chunks,
     own_or_equal,
     require,
 )
@@ -58,7 +58,7 @@ def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
 def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     """p - r of the stream that goes down and r + 1 of the other, each of half the microbatches."""
     half = np.asarray(microbatches) / 2.0
-    return moments((np.minimum(half, pp - rank), np.minimum(half, rank + 1)))
+    return on_chunks((np.minimum(half, pp - rank), np.minimum(half, rank + 1)))
 
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:

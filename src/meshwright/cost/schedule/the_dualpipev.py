@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, Own, moments, most, own_or_equal, require, v_shaped
+from meshwright.cost.schedule.actions import (
+    Needs,
+    Order,
+    Own,
+    most,
+    on_chunks,
+    own_or_equal,
+    require,
+    v_shaped,
+)
 from meshwright.cost.schedule.two_way import eight_phases, joined_bubble
 
 SENDS = "joined"
@@ -40,7 +49,7 @@ def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
 
 def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     """2p - r of chunk 0 and r + 1 of chunk 1."""
-    return moments((np.minimum(microbatches, 2 * pp - rank), np.minimum(microbatches, rank + 1)))
+    return on_chunks((np.minimum(microbatches, 2 * pp - rank), np.minimum(microbatches, rank + 1)))
 
 
 def actions(pp: int, vpp: int, microbatches: int) -> Order:

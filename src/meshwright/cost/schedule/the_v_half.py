@@ -9,7 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, Own, moments, most, own_or_equal, require, v_shaped
+from meshwright.cost.schedule.actions import (
+    Needs,
+    Order,
+    Own,
+    most,
+    on_chunks,
+    own_or_equal,
+    require,
+    v_shaped,
+)
 from meshwright.cost.schedule.longest import tabled_idle
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
@@ -54,7 +63,7 @@ def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     far = 1 + place // 2
     near = np.minimum(microbatches, 2 * most_held - far)
     swaps = (place % 2 == 1) & (microbatches > most_held)
-    return moments(
+    return on_chunks(
         (near, np.minimum(microbatches, far)), (near - swaps, np.minimum(microbatches, far + swaps))
     )
 

@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from meshwright.cost.schedule.actions import Needs, Order, Own, moments, most, own_or_equal, require, v_shaped
+from meshwright.cost.schedule.actions import (
+    Needs,
+    Order,
+    Own,
+    most,
+    on_chunks,
+    own_or_equal,
+    require,
+    v_shaped,
+)
 from meshwright.cost.schedule.longest import tabled_idle
 from meshwright.cost.schedule.v_pattern import Block, pattern, tightened
 
@@ -59,7 +68,7 @@ def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     fewer = swaps & (over == 2)
     far = 1 + place // 3 - fewer
     near = 2 * ((np.asarray(pp) + 4) // 3) - far - 2 * fewer
-    return moments(
+    return on_chunks(
         (np.minimum(microbatches, near), np.minimum(microbatches, far)),
         (np.minimum(microbatches, near - swaps), np.minimum(microbatches, far + swaps)),
     )

@@ -15,8 +15,8 @@ from meshwright.cost.schedule.actions import (
     Needs,
     Order,
     Own,
-    moments,
     most,
+    on_chunks,
     own_or_equal,
     require,
     v_shaped,
@@ -79,7 +79,7 @@ def in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
 def chunks_in_flight(rank: Any, pp: Any, vpp: Any, microbatches: Any) -> Any:
     """2p - r - 1 of chunk 0 and r + 1 of chunk 1 after a forward of that, or one more and one fewer."""
     near, far = 2 * pp - rank, rank + 1
-    return moments(
+    return on_chunks(
         (np.minimum(microbatches, near - 1), np.minimum(microbatches, far)),
         (np.minimum(microbatches, near), np.minimum(microbatches, far - 1)),
     )
