@@ -154,6 +154,15 @@ def test_a_switch_with_two_numbers_has_none() -> None:
     code, _, err = said("estimate", *ASK, "--straggler", "1.1", "--options", "straggler:2")
     assert code == 2
     assert "straggler stands twice: straggler:1.1 and straggler:2" in err
+    assert "hint: keep straggler:1.1 or straggler:2" in err
+
+
+def test_each_fault_of_a_switch_has_a_way_out_of_its_own() -> None:
+    code, _, err = said("estimate", *ASK, "--options", "straggler:0,fused-loss:2,capacity:1.25,dropless")
+    assert code == 2
+    hints = ("write straggler:1.1", "write fused-loss; a number follows straggler:", "keep capacity:1.25 or")
+    for hint in hints:
+        assert f"hint: {hint}" in err
 
 
 def test_a_count_of_chips_with_many_digits_is_too_many_not_no_number() -> None:

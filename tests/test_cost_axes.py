@@ -15,7 +15,7 @@ from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.files.work_given import WorkGiven, work_of
 from meshwright.hardware.cluster import parse
-from meshwright.hardware.records import beside
+from meshwright.hardware.records import as_one
 from meshwright.model import presets
 from meshwright.profiles.load import load
 from meshwright.simulate.exact import exact
@@ -230,7 +230,7 @@ def test_several_figures_at_once_are_each_by_itself(
 ) -> None:
     """A step on clusters that differ in one figure, all in one evaluation."""
     places = [parse(on, {figure: value}) for value in values]
-    together, work, n = beside(places), Work(4096, 512), places[0].n_chips
+    together, work, n = as_one(places), Work(4096, 512), places[0].n_chips
     assert together is not None
     assert together.varies
     profile = load("megatron-core", places[0].chip)
@@ -263,8 +263,8 @@ def test_several_figures_at_once_are_each_by_itself(
 
 
 def test_clusters_that_differ_in_more_are_not_put_together() -> None:
-    assert beside([parse("64xh100"), parse("128xh100")]) is None
-    assert beside([parse("64xh100"), parse("64xh200")]) is None
-    same = beside([parse("64xh100"), parse("64xh100")])
+    assert as_one([parse("64xh100"), parse("128xh100")]) is None
+    assert as_one([parse("64xh100"), parse("64xh200")]) is None
+    same = as_one([parse("64xh100"), parse("64xh100")])
     assert same is not None
     assert not same.varies

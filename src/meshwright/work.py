@@ -75,28 +75,29 @@ def unknown_options(words: Iterable[str]) -> tuple[str, ...]:
     return tuple(w for w in words if w.partition(":")[0] not in EFFECTS and w.partition(":")[0] not in TOLD)
 
 
-def faulty_values(words: Iterable[str]) -> tuple[str, ...]:
-    """What is wrong with switches that carry a number, and with numbers where there is none to carry."""
+def faulty_values(words: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """What is wrong with switches that carry a number, and with numbers where there is none to carry, each
+    with a way out."""
     said = []
     distinct = sorted(set(words))
     for name in VALUED:
         several = [word for word in distinct if word.partition(":")[0] == name]
         if len(several) > 1:
-            said.append(f"{name} stands twice: {' and '.join(several)}; keep one")
+            said.append((f"{name} stands twice: {' and '.join(several)}", f"keep {' or '.join(several)}"))
     for word in distinct:
         name, colon, text = word.partition(":")
         if name in VALUED:
             low, high, example = VALUED[name]
             value = _number(name, text)
             if value is None or not low <= value <= high:
-                said.append(f"{word!r} needs a number from {low} to {high:,}, as in {name}:{example}")
+                said.append((f"{word!r} needs a number from {low} to {high:,}", f"write {name}:{example}"))
         elif colon and name in EFFECTS:
-            said.append(f"{word!r}: {name} carries no number")
+            carry = ", ".join(f"{one}:" for one in VALUED)
+            said.append((f"{word!r}: {name} carries no number", f"write {name}; a number follows {carry}"))
     capped = [word for word in distinct if word.partition(":")[0] == "capacity"]
     if capped and "dropless" in distinct:
-        said.append(
-            f"{capped[0]!r} drops what an expert has no room for, and dropless drops nothing; keep one"
-        )
+        fault = f"{capped[0]!r} drops what an expert has no room for, and dropless drops nothing"
+        said.append((fault, f"keep {capped[0]} or dropless"))
     return tuple(said)
 
 

@@ -254,11 +254,13 @@ def layer_prices(
     *,
     recomputes: Sequence[str] = (),
     every: bool = False,
+    kept: bool = False,
 ) -> LayerPrices:
     """What the operations of the candidates of `strategy` take. They are priced once and kept where tables
-    under several `recomputes` are wanted, else as they are summed. `every`: on each of the candidates' shapes
-    (tp, cp, microbatch_size) with each of their pairs (ep, etp), along the first and the last dimension of
-    the grid; assumes `stage_blind`."""
+    under several `recomputes` are wanted, or under several orders of the axes (`kept`: `LayerPrices.under`
+    sends the same operations anew), else as they are summed, which needs less memory. `every`: on each of the
+    candidates' shapes (tp, cp, microbatch_size) with each of their pairs (ep, etp), along the first and the
+    last dimension of the grid; assumes `stage_blind`."""
     asked = [parse(word) for word in recomputes or (strategy.recompute,)]
     by_stage = any(not word.is_full and bool(word.every or word.layers) for word in asked)
     own = numbers_vary(profile, cluster) or bool(np.ndim(work.seq_len))
@@ -272,10 +274,11 @@ def layer_prices(
     shape = shape_on(work, on_grid, grid.values.get("tokens", tokens_of(work, on_grid)))
 
     def prices(ops: tuple[Operation, ...]) -> Callable[[], Iterable[Price]]:
-        if len(asked) == 1:
-            return partial(priced, ops, words, reach, cluster.chip, profile, options)
-        kept = tuple(priced(ops, words, reach, cluster.chip, profile, options))
-        return lambda: kept
+        pricing = partial(priced, ops, words, reach, cluster.chip, profile, options)
+        if not kept and len(asked) == 1:
+            return pricing
+        every_one = tuple(pricing())
+        return lambda: every_one
 
     found = tuple(
         (name, prices(ops), is_layer, times) for name, ops, is_layer, times in columns(model, shape, words)

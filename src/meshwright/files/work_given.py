@@ -149,11 +149,7 @@ def _faulty_options(options: tuple[str, ...]) -> Iterator[Diagnostic]:
     for word in unknown_options(options):
         hint = did_you_mean(word, tuple(EFFECTS)) or f"the words are {', '.join(sorted(EFFECTS))}"
         yield Diagnostic("MW908", f"no option is called {word!r}", where="--options", hint=hint)
-    for said in faulty_values(options):
-        hint = (
-            "a number follows only straggler:, documents: and capacity:, as in --straggler 1.1, "
-            "--documents 2k or --moe-balance capacity:1.25"
-        )
+    for said, hint in faulty_values(options):
         yield Diagnostic("MW908", f"option {said}", where="--options", hint=hint)
 
 

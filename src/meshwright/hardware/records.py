@@ -69,7 +69,7 @@ class Cluster:
     Torus chips: `torus` holds the slice's axes and `wraps` says which of them close into a ring; one slice is
     one domain and `n_slices` of them hang on the data-centre network.
 
-    The figures of `FIGURES` may be arrays [n], one of each of n candidates (`beside`).
+    The figures of `FIGURES` may be arrays [n], one of each of n candidates (`as_one`).
     """
 
     name: str  # as the user wrote it
@@ -112,7 +112,7 @@ class Cluster:
 FIGURES = ("scale_up_bytes_s", "scale_out_bytes_s", "usable_bytes", "link_bytes_s")
 
 
-def beside(clusters: Sequence[Cluster]) -> Cluster | None:
+def as_one(clusters: Sequence[Cluster]) -> Cluster | None:
     """Clusters as one whose `FIGURES` are arrays where they differ; None where they differ in more, names and
     what was derived apart."""
     first = clusters[0]

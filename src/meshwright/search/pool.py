@@ -14,7 +14,7 @@ from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.rows import candidates
 from meshwright.cost.step import evaluate
 from meshwright.cost.tables import shared
-from meshwright.hardware.records import Cluster, beside
+from meshwright.hardware.records import Cluster, as_one
 from meshwright.search.bounds import Request
 from meshwright.search.ranking import NUMBERS, Candidate, axes_used
 from meshwright.strategy.placement import numbered
@@ -59,7 +59,7 @@ class Pool:
 
     def times(self, requests: Sequence[Request]) -> list[Times]:
         """Every strategy under each of `requests`, which differ in figures of the cluster alone."""
-        cluster = beside([one.cluster for one in requests])
+        cluster = as_one([one.cluster for one in requests])
         if cluster is None:
             return [times for one in requests for times in self.times([one])]
         points = _Points(replace(requests[0], cluster=cluster), len(requests))

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.cost.distinct import Candidates, Picked
 from meshwright.cost.rows import LayerPrices, LayerTable, candidates, layer_prices, stage_blind
 from meshwright.cost.tables import Shared, shared
-from meshwright.search.beside import Beside
+from meshwright.search.all_words import AllWords
 from meshwright.search.bounds import Request, StageBytes, saved_bytes, seconds_of, stage_bytes
 from meshwright.search.families import Chosen, Family, FloatArray
 from meshwright.search.found import Scan
@@ -28,7 +28,7 @@ class Layered:
 
     tables: dict[str, LayerTable]
     seconds: dict[str, FloatArray]
-    beside: Beside
+    all_words: AllWords
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Priced:
     def shared(self, words: Sequence[str], which: IntArray, rows: IntArray) -> Shared:
         """What some rows share, each under recompute word number `which` [n] of some."""
         number = np.array([list(self.layered.tables).index(word) for word in words])
-        layers = self.layered.beside.at(number.take(which), self.at[rows])
+        layers = self.layered.all_words.at(number.take(which), self.at[rows])
         return replace(self.known, layers=layers, where=self.known.where.cut(Picked(rows)))
 
 
@@ -97,7 +97,7 @@ def priced(
         tables = shared(r.model, r.cluster, r.work, every, r.profile, many, prices=prices)
         by_word = {word: tables.prices.table(replace(every, recompute=word)) for word in recomputes}
         seconds = {word: np.broadcast_to(seconds_of(table), len(rows)) for word, table in by_word.items()}
-        layered = Layered(by_word, seconds, Beside(list(by_word.values()), len(rows)))
+        layered = Layered(by_word, seconds, AllWords(list(by_word.values()), len(rows)))
         start = 0
         for family, chosen in several:
             at = np.arange(start, start + len(family.rows))

@@ -10,7 +10,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf, isfinite
 
-from meshwright.hardware.records import beside
+from meshwright.hardware.records import as_one
 from meshwright.search.bounds import Request
 from meshwright.search.ranking import Candidate, ranked, simplicity
 from meshwright.simulate.many import step_times
@@ -114,7 +114,7 @@ def _simulate(wanted: Sequence[tuple[_Point, Candidate]]) -> None:
         point.known[plan.strategy] = replace(plan, simulated_s=plan.step_time_s)
     if not piped:
         return
-    cluster = beside([point.request.cluster for point, _ in piped])
+    cluster = as_one([point.request.cluster for point, _ in piped])
     if cluster is None:
         for one in {id(point): point for point, _ in piped}.values():
             _simulate_together(one.request, [(point, plan) for point, plan in piped if point is one])

@@ -54,10 +54,9 @@ class Shapes:
         if not stage_blind(strategy):
             return None
         hides = load_schedule(words.schedule).JOINED
-        if hides not in self._prices:  # prices are kept where several words ask, to be sent anew by `under`
-            twice = ("none", "none")
+        if hides not in self._prices:
             self._prices[hides] = layer_prices(
-                r.model, r.cluster, r.work, strategy, r.profile, self.many, recomputes=twice, every=True
+                r.model, r.cluster, r.work, strategy, r.profile, self.many, every=True, kept=True
             )
         return busy_seconds(self._prices[hides].under(cluster or r.cluster, placement), strategy)
 

@@ -11,7 +11,7 @@ import numpy as np
 from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.step import evaluate
 from meshwright.cost.times import straggler_share
-from meshwright.hardware.records import beside
+from meshwright.hardware.records import as_one
 from meshwright.search.bounds import Request
 from meshwright.search.plan import Ranked, closed_plan, ranked_plan
 from meshwright.search.ranking import Candidate
@@ -50,7 +50,7 @@ def _words(strategy: Strategy) -> tuple[Any, ...]:
 
 def _evaluated(some: Sequence[Shown]) -> Iterable[Evaluation]:
     """The evaluations by closed forms of plans with the same words."""
-    cluster = beside([request.cluster for request, _ in some])
+    cluster = as_one([request.cluster for request, _ in some])
     if cluster is None or len(some) == 1:
         return [closed_plan(*one).evaluation for one in some]
     r = some[0][0]

@@ -11,15 +11,15 @@ import numpy as np
 from meshwright.cost.rows import Grid, IntArray, LayerTable, Places, Sum
 
 
-class Beside:
+class AllWords:
     """Tables for the same n candidates which differ in words: what each of them says of each candidate."""
 
     def __init__(self, tables: Sequence[LayerTable], n: int) -> None:
         self.size = (len(tables), n)
         places = tables[0].grid.places
-        sums = _Joined([table.sums for table in tables], places, self.size)
+        sums = _AllSums([table.sums for table in tables], places, self.size)
         whole = {
-            name: _beside([table.whole[name] for table in tables], places, self.size)
+            name: _all_of([table.whole[name] for table in tables], places, self.size)
             for name in tables[0].whole
         }
         self.table = replace(tables[0], sums=sums, whole=whole)
@@ -31,7 +31,7 @@ class Beside:
         return replace(self.table, grid=grid)
 
 
-class _Joined(dict[str, tuple[Sum, ...]]):
+class _AllSums(dict[str, tuple[Sum, ...]]):
     """Sums of several tables by name, each joined on first use."""
 
     def __init__(
@@ -42,11 +42,11 @@ class _Joined(dict[str, tuple[Sum, ...]]):
 
     def __missing__(self, name: str) -> tuple[Sum, ...]:
         columns = zip(*(sums[name] for sums in self.several))
-        self[name] = tuple(_beside(column, self.places, self.size) for column in columns)
+        self[name] = tuple(_all_of(column, self.places, self.size) for column in columns)
         return self[name]
 
 
-def _beside(costs: Sequence[Sum], places: Places, size: tuple[int, int]) -> Sum:
+def _all_of(costs: Sequence[Sum], places: Places, size: tuple[int, int]) -> Sum:
     """Sums that candidates read at their `places`, by table and candidate."""
     if any(cost.on for cost in costs):
         values = np.empty(size)

@@ -14,7 +14,7 @@ from meshwright.cost.tables import shared
 from meshwright.hardware.cluster import parse
 from meshwright.model.presets import load as load_model
 from meshwright.profiles.load import load
-from meshwright.search.beside import Beside
+from meshwright.search.all_words import AllWords
 from meshwright.search.bounds import Request
 from meshwright.search.scan import scan
 from meshwright.search.space import build
@@ -37,7 +37,7 @@ def test_several_words_at_once(model: str, schedule: str) -> None:
     )  # fmt: skip
     n = len(many.dp)
     tables = shared(known, place, work, many, profile, candidates(many, n), WORDS)
-    several = Beside([tables.prices.table(replace(many, recompute=word)) for word in WORDS], n)
+    several = AllWords([tables.prices.table(replace(many, recompute=word)) for word in WORDS], n)
     which, part = np.array([3, 0, 1, 2, 0, 2, 1, 3]), np.array([0, 1, 2, 3, 3, 0, 1, 2])
     layers, where = several.at(which, part), tables.where.cut(Picked(part))
     own = replace(tables, layers=layers, where=where)
