@@ -30,7 +30,7 @@ from meshwright.search.bounds import (
     time_floor,
 )
 from meshwright.search.plan import search
-from meshwright.search.ranking import NUMBERS, Candidate, ranked, simplicity
+from meshwright.search.ranking import NUMBERS, Candidate, Shortlist, ranked, simplicity
 from meshwright.search.rerank import BAND
 from meshwright.search.scan import scan
 from meshwright.search.space import build
@@ -306,3 +306,13 @@ def test_equal_times_are_ranked_by_simplicity_and_twins_are_told():
     assert again[0].tied == (twin,)
     lighter = Candidate(twin, 1.0, 4e9)  # the other word holds less, so both are plans
     assert [c.strategy for c in ranked([*pool[:1], pool[3], lighter], 3)] == [plain, twin, slower]
+
+
+def test_words_of_one_plan_take_no_place_of_another() -> None:
+    """Four words for the fastest layout are one plan, so the second is wanted too."""
+    words = [Strategy(dp=8, zero=zero, zero_group=8) for zero in range(4)]
+    others = [Strategy(dp=4, tp=2, zero_group=4), Strategy(dp=2, tp=4, zero_group=2)]
+    seconds = np.array([1.0, 1.0, 1.0, 1.0, 3.0, 2.0])
+    some = Shortlist(top=2, most=2)
+    some.take(seconds, lambda i: Candidate([*words, *others][i], float(seconds[i]), 1e9))
+    assert [(plan.step_time_s, len(plan.tied)) for plan in some.plans] == [(1.0, 3), (2.0, 0)]

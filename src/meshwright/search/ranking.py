@@ -65,7 +65,9 @@ class Shortlist:
         most = max(self.most, self.top)
         better = np.flatnonzero((seconds <= self.bar * (1 + SAME)) & np.isfinite(seconds))
         if len(better) > most:
-            last = np.partition(seconds[better], most - 1)[most - 1]
+            rising = np.sort(seconds[better])
+            slower = np.flatnonzero(np.diff(rising) > SAME * rising[:-1]) + 1  # of equals all may be one plan
+            last = max(rising[most - 1], rising[[0, *slower][: self.top][-1]])
             better = better[seconds[better] <= last * (1 + SAME)]
         if len(better):
             self.add(candidate(int(i)) for i in better)
