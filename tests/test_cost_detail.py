@@ -7,9 +7,16 @@ from typing import Any
 import pytest
 
 import meshwright
+from meshwright.cost import step
+from meshwright.cost.step import evaluate
 from meshwright.cost.terms import Term
+from meshwright.hardware.cluster import parse
+from meshwright.model.presets import load as load_model
+from meshwright.profiles.load import load
+from meshwright.strategy.records import Strategy
+from meshwright.work import Work
 
-WORK: dict[str, Any] = {"seq_len": 4096, "global_batch_size": 64}
+ASKED: dict[str, Any] = {"seq_len": 4096, "global_batch_size": 64}
 PLANS: dict[str, dict[str, Any]] = {
     "dense": {"model": "llama-3.1-70b", "cluster": "64xh100", "tp": 8, "pp": 2},
     "whole layers again": {"model": "llama-3.1-8b", "cluster": "8xh100", "pp": 4, "recompute": "full"},
@@ -30,7 +37,7 @@ PLANS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module", params=PLANS, ids=str)
 def tree(request: pytest.FixtureRequest) -> dict[str, Term]:
-    found = meshwright.estimate(**PLANS[request.param], **WORK, nearest=0)
+    found = meshwright.estimate(**PLANS[request.param], **ASKED, nearest=0)
     assert found.evaluation.terms is not None
     return dict(found.evaluation.terms.walk())
 
@@ -63,7 +70,7 @@ def test_compute_and_activations_go_down_to_layers(tree: dict[str, Term]) -> Non
 
 @pytest.mark.parametrize("name", ["dense", "whole layers again", "experts", "context", "hybrid", "pairs"])
 def test_layers_go_down_to_operations_with_their_inputs(name: str) -> None:
-    found = meshwright.estimate(**PLANS[name], **WORK, nearest=0)
+    found = meshwright.estimate(**PLANS[name], **ASKED, nearest=0)
     assert found.evaluation.terms is not None
     tree = dict(found.evaluation.terms.walk())
     for kind in [path for path in tree if path.startswith("step.layers.") and path.count(".") == 2]:
@@ -80,7 +87,7 @@ def test_layers_go_down_to_operations_with_their_inputs(name: str) -> None:
 
 
 def test_a_matrix_product_says_its_shape() -> None:
-    found = meshwright.estimate("llama-3.1-8b", "8xh100", tp=2, recompute="full", **WORK, nearest=0)
+    found = meshwright.estimate("llama-3.1-8b", "8xh100", tp=2, recompute="full", **ASKED, nearest=0)
     assert found.evaluation.terms is not None
     tree = dict(found.evaluation.terms.walk())
     inputs = tree["step.layers.layer_0.time.forward.down"].inputs
@@ -88,8 +95,17 @@ def test_a_matrix_product_says_its_shape() -> None:
 
 
 def test_formulas_of_time_and_of_memory_are_their_own() -> None:
-    found = meshwright.estimate("llama-3.1-8b", "8xh100", tp=2, recompute="full", **WORK, nearest=0)
+    found = meshwright.estimate("llama-3.1-8b", "8xh100", tp=2, recompute="full", **ASKED, nearest=0)
     assert found.evaluation.terms is not None
     tree = dict(found.evaluation.terms.walk())
     assert "HBM rate" in tree["step.time.optimizer"].formula
     assert "state bytes" in tree["step.memory.optimizer"].formula
+
+
+def test_one_plan_has_its_tree_however_few_are_evaluated_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    place, model, work = parse("64xh100"), load_model("mixtral-8x7b"), Work(4096, 256)
+    strategy = Strategy(dp=8, tp=2, sp=True, pp=4, ep=4, zero=1, zero_group=8)
+    request = (model, place, work, strategy, load(None, place.chip))
+    usual = evaluate(*request, detail=True)
+    monkeypatch.setattr(step, "at_once", lambda *_: False)  # as with more candidates than go together
+    assert evaluate(*request, detail=True) == usual

@@ -18,12 +18,12 @@ import numpy.typing as npt
 
 from meshwright.cost import balance, schedule
 from meshwright.cost.choice import Choice
-from meshwright.cost.flops import split_weights
-from meshwright.cost.stages import Layers, Pipelines, classes_of_ranks, of_pairs, on_classes, totals
+from meshwright.cost.laid import Laid, laid
+from meshwright.cost.stages import Layers, Pipelines, of_pairs, on_classes, totals
 from meshwright.model.records import Model
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.records import Strategy
-from meshwright.strategy.stages import layout_of, split, stage_classes, virtual_stages
+from meshwright.strategy.stages import virtual_stages
 from meshwright.work import Work
 
 Array = npt.NDArray[np.float64]
@@ -210,26 +210,15 @@ def moments(
     several = schedule.load(strategy.schedule).chunks_in_flight is not None
     if not several or strategy.moe_balance == balance.HOLDS_ALL:
         return None
-    weights, head = split_weights(model, work.attended_len)
     pairs = tuple((int(p), int(v)) for p, v in zip(lines.pairs.values["pp"], lines.pairs.values["vpp"]))
-    return _of_pipelines(model, strategy.schedule, pairs, strategy.layers_per_stage, head, weights, by_rank)
+    return _of_pipelines(laid(model, work.attended_len, strategy), strategy.schedule, pairs, by_rank)
 
 
 @lru_cache(maxsize=64)
-def _of_pipelines(
-    model: Model,
-    word: str,
-    pairs: tuple[tuple[int, int], ...],
-    layers_per_stage: tuple[int, ...] | None,
-    head: float,
-    weights: tuple[float, ...] | None,
-    by_rank: bool,
-) -> Moments:
+def _of_pipelines(rule: Laid, word: str, pairs: tuple[tuple[int, int], ...], by_rank: bool) -> Moments:
     needs = schedule.load(word).NEEDS
     cases = [_cases(word, pp) for pp, _ in pairs]
-    found = [
-        _of_pipeline(model, word, pp, vpp, layers_per_stage, head, weights, by_rank) for pp, vpp in pairs
-    ]
+    found = [_of_pipeline(rule, word, pp, vpp, by_rank) for pp, vpp in pairs]
     count, classes = (max(layers.shape[axis] for layers, _ in found) for axis in (0, 2))
     ends = np.cumsum([len(m) for m in cases])
     layers = np.zeros((count, found[0][0].shape[1], classes, ends[-1]))
@@ -251,26 +240,14 @@ def _cases(word: str, pp: int) -> range:
 
 
 @lru_cache(maxsize=4096)
-def _of_pipeline(
-    model: Model,
-    word: str,
-    pp: int,
-    vpp: int,
-    layers_per_stage: tuple[int, ...] | None,
-    head: float,
-    weights: tuple[float, ...] | None,
-    by_rank: bool,
-) -> tuple[Array, IntArray]:
+def _of_pipeline(rule: Laid, word: str, pp: int, vpp: int, by_rank: bool) -> tuple[Array, IntArray]:
     """`layers` and `ranks` of the cases of one pipeline."""
-    layout, several = layout_of(word), schedule.load(word).chunks_in_flight
+    several = schedule.load(word).chunks_in_flight
     assert several is not None
-    given = (layers_per_stage, head, 0.0, weights, layout)
-    laid = split(model, pp, vpp, *given)
-    at = np.arange(pp)
-    if not by_rank:
-        at = classes_of_ranks(laid.counts, stage_classes(model, pp, vpp, *given).counts[0].T)
+    at = np.arange(pp) if by_rank else rule.of_ranks(pp, vpp)
     # Multi-token prediction is part of the head's column.
-    chunks = laid.chunks[np.array(virtual_stages(pp, vpp, layout)), :-1].astype(float)
+    on_ranks = np.array(virtual_stages(pp, vpp, rule.layout))
+    chunks = rule.split(pp, vpp).chunks[on_ranks, :-1].astype(float)
     in_flight = several(np.arange(pp), pp, vpp, np.array(_cases(word, pp))[:, None])
     if in_flight.shape[1] != chunks.shape[1]:  # of another schedule in the same table: no candidate reads it
         in_flight = np.repeat(in_flight.mean(1, keepdims=True), chunks.shape[1], axis=1)

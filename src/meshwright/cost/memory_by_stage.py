@@ -9,44 +9,24 @@ import numpy as np
 from meshwright.cost import memory
 from meshwright.cost.activations import activations, moments
 from meshwright.cost.evaluation import MEMORY_KEYS, StageMemory
-from meshwright.cost.flops import split_weights
-from meshwright.cost.stages import Layers, Pipelines, Stages, classes_of_ranks, over_ranks
-from meshwright.hardware.records import Cluster
-from meshwright.model.records import Model
-from meshwright.profiles.records import Profile
-from meshwright.strategy.placement import Span
-from meshwright.strategy.records import Strategy
-from meshwright.strategy.stages import layout_of, split
-from meshwright.work import Work
+from meshwright.cost.laid import laid
+from meshwright.cost.stages import over_ranks
+from meshwright.cost.times import Part
 
 
-def by_stage(
-    model: Model,
-    work: Work,
-    strategy: Strategy,
-    profile: Profile,
-    classes: Stages,
-    lines: Pipelines,
-    layers: Layers,
-    spans: dict[str, Span],
-    microbatches: Any,
-    cluster: Cluster,
-) -> tuple[StageMemory, ...]:
-    """Peaks of the pipeline ranks in order; all ranks of a stage hold alike.
+def by_stage(part: Part) -> tuple[StageMemory, ...]:
+    """Peaks of the pipeline ranks of one plan in order; all ranks of a stage hold alike.
 
-    `classes`, `lines` and `layers` are those of one plan. Ranks of one class hold the same layers and differ
-    in the microbatches that they have in flight.
+    Ranks of one class hold the same layers and differ in the microbatches that they have in flight.
     """
+    model, work, strategy, m = part.model, part.work, part.strategy, part.microbatches
     pp, vpp = (int(np.ravel(x)[0]) for x in (strategy.pp, strategy.vpp))
-    weights, head = split_weights(model, float(np.ravel(work.attended_len)[0]))
-    layout = layout_of(strategy.schedule)
-    cut = split(model, pp, vpp, strategy.layers_per_stage, head, 0.0, weights, layout)
-    at = classes_of_ranks(cut.counts, lines.counts[:, :, 0])
-    each = moments(model, work, strategy, lines, by_rank=True)
-    saved = activations(strategy, layers, model.n_layers, each, microbatches, at, counted=True)
-    ranks = over_ranks(classes, at)
-    held = memory.contents(model, work, strategy, profile, ranks, spans, saved, microbatches, cluster)
-    return told(memory.peaks(held, cluster), pp)
+    at = laid(model, work.attended_len, strategy).of_ranks(pp, vpp)
+    each = moments(model, work, strategy, part.tables.lines, by_rank=True)
+    saved = activations(strategy, part.layers, model.n_layers, each, m, at, counted=True)
+    ranks = over_ranks(part.stages, at)
+    held = memory.contents(model, work, strategy, part.profile, ranks, part.reach, saved, m, part.cluster)
+    return told(memory.peaks(held, part.cluster), pp)
 
 
 def told(found: memory.Peaks, ranks: int) -> tuple[StageMemory, ...]:

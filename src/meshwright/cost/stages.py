@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from meshwright.cost import schedule
 from meshwright.cost.distinct import Candidates, Distinct, Picked, Short, Values
-from meshwright.cost.flops import split_weights
+from meshwright.cost.laid import laid
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.rows import LayerTable, Places, added, candidates, layer_table, over_classes
 from meshwright.hardware.records import Cluster
@@ -28,7 +28,6 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.records import Strategy
-from meshwright.strategy.stages import layout_of, stage_classes
 from meshwright.work import Work
 
 __all__ = ["Pipelines", "Stages", "over_classes", "pipelines", "stage_costs", "stages"]
@@ -175,16 +174,9 @@ def parameter_table(model: Model, tp: Any, ep: Any, etp: Any) -> tuple[Array, Ar
 
 
 def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) -> tuple[Pipelines, Where]:
-    """The distinct pipelines of the candidates of `strategy`, whose degrees `many` holds.
-
-    An even split counts head and embedding by their arithmetic in layers.
-    """
+    """The distinct pipelines of the candidates of `strategy`, whose degrees `many` holds."""
     pairs, tps, experts = many.distinct("pp", "vpp"), many.axis("tp"), many.distinct("ep", "etp")
-    weights, head = split_weights(model, work.attended_len)
-    classes = stage_classes(
-        model, pairs.values["pp"], pairs.values["vpp"], strategy.layers_per_stage, head, 0.0, weights,
-        layout_of(strategy.schedule),
-    )  # fmt: skip
+    classes = laid(model, work.attended_len, strategy).classes(pairs.values["pp"], pairs.values["vpp"])
     counts = np.ascontiguousarray(classes.counts[classes.index].transpose(2, 1, 0).astype(float))
     kinds = len(model.blocks)
     both_ends = np.minimum(counts[kinds], counts[kinds + 1]) * model.tied_embeddings  # one matrix serves both
@@ -333,13 +325,6 @@ def stages(
     layers = Layers(lines, where, table, table.grid.places)
     held = stage_costs(model, strategy, lines, where, layers)
     return replace(held, cost={name: layers.summed(name) for name in table.sums})
-
-
-def classes_of_ranks(held: Any, counts: Any) -> IntArray:
-    """The stage class of each rank, [ranks]: `held` [ranks, kinds] are its layers, `counts` [kinds, C] those
-    of the classes of its pipeline."""
-    same = (held[:, :, None] == counts[None]).all(1)
-    return np.asarray(same.argmax(1), np.int64)
 
 
 def over_ranks(stages: Stages, at: IntArray) -> Stages:

@@ -79,43 +79,71 @@ def evaluate(
     others is its bubble.
     """
     outer = size_of(cluster, work, strategy, profile)
-    n = int(np.prod(outer)) if outer else 1
-    flat_work, cluster = flattened(work, outer), flattened(cluster, outer)
-    flat = flattened(strategy, outer)
-    by_class = numbers_over_classes(profile)
-    many = candidates(flat, n)
-    if known is None or schedule.load(known.schedule).JOINED != schedule.load(flat.schedule).JOINED:
-        known = shared(model, cluster, flat_work, flat, profile, many)
-    known = known.laid(model, flat_work, flat, many)
-    lines = known.lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
-    sent = known.sent or exchanged(model, cluster, flat_work, flat, profile, known, many)
-    held, whole = moments(model, flat_work, flat, lines), at_once(cluster, work, profile, n)
-    if held and not whole and flat.offload == "none":
-        held = held.that_may_be(known.layers.over_grid("saved"))
-    tables = Tables(known.layers, lines, sent, known.layers.grid.places, known.where, held)
-    request = (model, cluster, flat_work, by_class)
-    if whole:
-        done = _passed(*request, flat, tables, n)
-        numbers = done.numbers
-    else:
-        numbers = _in_parts(request, flat, many, tables, n)
-    result = _evaluation(model, cluster, work, strategy.finetune, numbers, outer)
+    asked = _Asked.of(model, cluster, work, strategy, profile, outer)
+    tables = _tables(asked, profile, known)
+    words = (model, cluster, work, strategy.finetune)
     if not (detail or operations):
-        return result
+        return _evaluation(*words, _numbers(asked, tables), outer)
+    done = _passed(asked, asked.strategy, tables, asked.n)
+    result = _evaluation(*words, done.numbers, outer)
     terms = _terms(result, done, model, cluster, work, strategy, profile, operations=operations)
-    every = by_stage(
-        model,
-        flat_work,
-        flat,
-        by_class,
-        done.part.stages,
-        lines,
-        done.part.layers,
-        sent.spans(),
-        done.part.microbatches,
-        cluster,
+    return replace(result, terms=terms, by_stage=by_stage(done.part))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What is asked, in one row: figures and degrees of n candidates are [n] or numbers, and the profile has
+    an axis for stage classes. `many` holds the degrees; `whole`: they are evaluated in one part."""
+
+    model: Model
+    cluster: Cluster
+    work: Work
+    strategy: Strategy
+    profile: Profile
+    many: Candidates
+    n: int
+    whole: bool
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        cluster: Cluster,
+        work: Work,
+        strategy: Strategy,
+        profile: Profile,
+        outer: tuple[int, ...],
+    ) -> _Asked:
+        n = int(np.prod(outer)) if outer else 1
+        flat_cluster, flat_work, flat = (flattened(one, outer) for one in (cluster, work, strategy))
+        by_class, many = numbers_over_classes(profile), candidates(flat, n)
+        whole = at_once(flat_cluster, work, profile, n)
+        return cls(model, flat_cluster, flat_work, flat, by_class, many, n, whole)
+
+
+def _tables(asked: _Asked, profile: Profile, known: Shared | None) -> Tables:
+    """What the candidates share: what is `known` of them, laid as their schedule wants it, or made anew."""
+    a = asked
+    plan = schedule.load(a.strategy.schedule)
+    if known is None or schedule.load(known.schedule).JOINED != plan.JOINED:
+        known = shared(a.model, a.cluster, a.work, a.strategy, profile, a.many)
+    known = known.laid(a.model, a.work, a.strategy, a.many)
+    lines = known.lines.held(plan.PARAMETERS_HELD)
+    sent = known.sent or exchanged(a.model, a.cluster, a.work, a.strategy, profile, known, a.many)
+    held = moments(a.model, a.work, a.strategy, lines)
+    if held and not a.whole and a.strategy.offload == "none":
+        held = held.that_may_be(known.layers.over_grid("saved"))
+    return Tables(known.layers, lines, sent, known.layers.grid.places, known.where, held)
+
+
+def _numbers(asked: _Asked, tables: Tables) -> dict[str, Any]:
+    """The numbers of the candidates, each [n]: found at once, or part by part."""
+    if asked.whole:
+        return _passed(asked, asked.strategy, tables, asked.n).numbers
+    order, parts = in_parts(asked.strategy, asked.many, tables)
+    return in_place(
+        order, ((part.at, _passed(asked, part.strategy, part.tables, part.n).numbers) for part in parts)
     )
-    return replace(result, terms=terms, by_stage=every)
 
 
 def _terms(
@@ -157,24 +185,9 @@ def _operands_of_dp(part: Part, time: Timed) -> dict[str, float]:
     return {name: value for name, value in found.items() if value}
 
 
-def _in_parts(
-    request: tuple[Model, Cluster, Work, Profile],
-    strategy: Strategy,
-    many: Candidates,
-    tables: Tables,
-    n: int,
-) -> dict[str, Any]:
-    """The numbers of n candidates, each [n], found part by part."""
-    order, parts = in_parts(strategy, many, tables)
-    return in_place(
-        order, ((part.at, _passed(*request, part.strategy, part.tables, part.n).numbers) for part in parts)
-    )
-
-
-def _passed(
-    model: Model, cluster: Cluster, work: Work, profile: Profile, strategy: Strategy, tables: Tables, n: int
-) -> _Pass:
-    """Time and memory of n candidates, each number [n]; `profile` has an axis for classes."""
+def _passed(asked: _Asked, strategy: Strategy, tables: Tables, n: int) -> _Pass:
+    """Time and memory of n of the candidates, each number [n]."""
+    model, cluster, work, profile = asked.model, asked.cluster, asked.work, asked.profile
     plan = schedule.load(strategy.schedule)
     layers = Layers(tables.lines, tables.where, tables.layers, tables.places)
     per_rank = stage_costs(model, strategy, tables.lines, tables.where, layers)

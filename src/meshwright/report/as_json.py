@@ -111,19 +111,17 @@ def work_json(work: Work) -> dict[str, Any]:
 
 def strategy_json(strategy: Strategy, model: Model, seq_len: Any) -> dict[str, Any]:
     """Every field of the strategy; `stages` are the decoder layers of each virtual stage in order."""
-    from meshwright.cost.flops import split_weights
+    from meshwright.cost.laid import laid
     from meshwright.strategy import stages
 
     named: dict[str, Any] = plain(strategy)
     pp, vpp, listed = int(strategy.pp), int(strategy.vpp), strategy.layers_per_stage
     # A strategy that is being checked may not lay out at all; its finding says why.
     legal = listed is not None or stages.layout_fault(model, pp, vpp, None) is None
-    laid = listed
-    if laid is None and legal:
-        kinds, head = split_weights(model, seq_len)
-        layout = stages.layout_of(strategy.schedule)
-        laid = stages.split(model, pp, vpp, None, head, 0.0, kinds, layout).layers_per_stage
-    named["stages"] = None if laid is None else list(laid)
+    shown = listed
+    if shown is None and legal:
+        shown = laid(model, seq_len, strategy).split(pp, vpp).layers_per_stage
+    named["stages"] = None if shown is None else list(shown)
     return named
 
 

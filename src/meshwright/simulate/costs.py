@@ -9,11 +9,11 @@ import numpy.typing as npt
 
 from meshwright.cost import balance, host_link, schedule
 from meshwright.cost.exchange import beside
-from meshwright.cost.flops import split_weights
 from meshwright.cost.groups import Groups
 from meshwright.cost.host_link import Copies
+from meshwright.cost.laid import laid
 from meshwright.cost.rows import SUMS, LayerTable, candidates
-from meshwright.cost.stages import Layers, Stages, classes_of_ranks, over_ranks, stage_costs
+from meshwright.cost.stages import Layers, Stages, over_ranks, stage_costs
 from meshwright.cost.tables import Shared, exchanged, flattened, numbers_over_classes, shared, size_of
 from meshwright.cost.times import hop_seconds
 from meshwright.hardware.records import Cluster
@@ -21,7 +21,6 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.records import Strategy
-from meshwright.strategy.stages import layout_of, split
 from meshwright.work import Work
 
 Array = npt.NDArray[np.float64]
@@ -107,11 +106,9 @@ def costs(
     layers = Layers(lines, known.where, known.layers, known.layers.grid.places)
     classes = stage_costs(model, flat, lines, known.where, layers)
     pp, vpp = int(np.ravel(flat.pp)[0]), int(np.ravel(flat.vpp)[0])
-    weights, head = split_weights(model, work.attended_len)
-    layout = layout_of(strategy.schedule)
-    cut = split(model, pp, vpp, strategy.layers_per_stage, head, 0.0, weights, layout)
+    rule = laid(model, work.attended_len, strategy)
     m = np.broadcast_to(flat_work.global_batch_size / (flat.dp * flat.microbatch_size), (n,))
-    at = classes_of_ranks(cut.counts, lines.counts[:, :, known.where.pair[0]])
+    at = rule.of_ranks(pp, vpp)
     ranks = over_ranks(classes, at)
     traffic = sent.traffic()
     spread = (n, classes.multiplicity.shape[1])
@@ -121,7 +118,7 @@ def costs(
         model, flat, by_class, lines.counts, known.where.pair, sent.spans(), m[:, None]
     )
     counting = balance.counting_forwards(flat.moe_balance, m)
-    chunks = _chunk_sums(model, strategy, cut.chunks, known.layers, n)
+    chunks = _chunk_sums(model, strategy, rule.split(pp, vpp).chunks, known.layers, n)
     on = [rank for rank, _ in plan.route(pp, vpp, 0, 2)]  # of each virtual stage
     copies = host_link.copies(
         chunks["offloaded"], fetch[:, at[on]].T / vpp, strategy, by_class.framework, cluster
