@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from meshwright import checks
+from meshwright.checks.shapes import moe
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.strategy.records import Strategy
@@ -56,7 +57,8 @@ def enumerated(model: Model, place: Cluster, work: Work, words: dict[str, Any]) 
                     known = [size_of[g] for g in groups[: groups.index(group)]]
                     if (zero == 0 and group != groups[0]) or (zero and shared in known):
                         continue
-                    if ranks == 1 and (zero, group) != (first, groups[0]):
+                    # Ranks with the same weights share them; those of tp hold copies of experts.
+                    if (ranks * tp if moe(model) else ranks) == 1 and (zero, group) != (first, groups[0]):
                         continue
                     strategy = Strategy(
                         dp=dp, tp=tp, sp=sp, pp=pp, vpp=vpp, cp=cp, cp_method=method, ep=ep, etp=etp,

@@ -1,7 +1,8 @@
 """Every strategy worth a number: arrays over degrees, loops over words.
 
 A word that changes nothing is spelled once, so that no strategy is counted twice: without tp there is no sp,
-without cp no cp_method, with one rank of dp x cp no ZeRO, without a pipeline no interleaving.
+without cp no cp_method, without a pipeline no interleaving, with one rank of dp x cp no ZeRO (with experts:
+with one rank a stage, for ranks of tp may hold copies of them).
 """
 
 from __future__ import annotations
@@ -82,6 +83,7 @@ class Space:
     has_vpp: Mask
     has_experts: Mask
     has_size: Mask
+    spreads: Mask  # [b]: whether there are ranks over which ZeRO may spread something
     words: dict[str, tuple[Any, ...]]
     zero_under_pipeline: int = 3  # the highest stage with pp > 1 that the target has
     unpiped: str = (
@@ -157,7 +159,7 @@ class Space:
         if words.cp_method != w["cp_method"][0]:
             kept = kept & (d["cp"] > 1)
         if (words.zero, words.group) != (min(w["zero"]), w["zero_group"][0]):
-            kept = kept & (d["dp"] * d["cp"] > 1)
+            kept = kept & self.spreads[:, None]
         if words.zero > self.zero_under_pipeline:
             kept = kept & (d["pp"] == 1)
         own = dict(words.constant)["placement"]
@@ -279,7 +281,9 @@ def _blocks(
     found = [block for block in found if block[0] in dps]
     table = np.array(found, np.int64).reshape(-1, 4)
     blocks = {name: table[:, i] for i, name in enumerate(("dp", "tp", "pp", "cp"))}
-    ranks = (blocks["dp"] * blocks["cp"] * blocks["tp"])[:, None]
+    alike = blocks["dp"] * blocks["cp"]  # ranks with the same weights, experts apart
+    ranks = (alike * blocks["tp"])[:, None]
+    spreads = np.asarray((ranks[:, 0] if experts else alike) > 1)
     has_experts = np.ones((len(table), len(pairs)), bool)
     if "ep" not in choices and "etp" not in choices:
         has_experts = ranks % (pairs[:, 0] * pairs[:, 1]) == 0
@@ -291,8 +295,9 @@ def _blocks(
     has_vpp = np.array([np.isin(vpp, chunks[int(pp)]) for pp in blocks["pp"]], bool)
     has_vpp = has_vpp.reshape(len(table), len(vpp))
     return Space(
-        blocks, vpp, pairs[:, 0], pairs[:, 1], batches, has_vpp, has_experts, np.asarray(has_size), words
-    )
+        blocks, vpp, pairs[:, 0], pairs[:, 1], batches, has_vpp, has_experts, np.asarray(has_size), spreads,
+        words,
+    )  # fmt: skip
 
 
 def _chunks(
