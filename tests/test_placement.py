@@ -201,3 +201,51 @@ def test_faults_are_told_together() -> None:
         members(parse("8xh100"), Strategy(dp=8), "shards", 0)
     with pytest.raises(InputError):
         members(parse("8xh100"), Strategy(dp=8), "dp", 8)
+
+
+PLACES = ["64xtpu-v5e", "tpu-v5p:4x4x4", "2*tpu-v5p:2x4x4", "256xtpu-v6e", "48xmi300x", "72xgb200", "96xh100"]
+
+
+@pytest.mark.parametrize("on", PLACES)
+@settings(max_examples=60, deadline=None)
+@given(st.permutations(["tp", "cp", "dp", "pp"]), st.permutations(["tp", "cp", "dp", "pp"]), st.data())
+def test_orders_that_lay_the_same_ranks_cost_the_same(
+    on: str, one: list[str], other: list[str], data: st.DataObject
+) -> None:
+    """Where an axis has one rank, its place in the order says nothing."""
+    cluster = parse(on)
+    left, degrees = cluster.n_chips, {}
+    for axis in data.draw(st.permutations(["tp", "cp", "dp", "pp"])):
+        degrees[axis] = data.draw(st.sampled_from([d for d in range(1, left + 1) if left % d == 0]))
+        left //= degrees[axis]
+    degrees["dp"] *= left
+    stage = cluster.n_chips // degrees["pp"]
+    ep = data.draw(st.sampled_from([d for d in range(1, stage + 1) if stage % d == 0]))
+    wide = [axis for axis in one if degrees[axis] > 1]
+    again = iter(wide)
+    order = [axis if degrees[axis] == 1 else next(again) for axis in other]
+    first, second = (
+        spans(cluster, Strategy(**degrees, ep=ep, zero_group=degrees["dp"], placement=tuple(placed)))
+        for placed in (one, order)
+    )
+    for name, span in first.items():
+        assert span == second[name], name
+
+
+@pytest.mark.parametrize("on", [place for place in PLACES if "tpu" in place])
+@settings(max_examples=60, deadline=None)
+@given(st.permutations(["tp", "cp", "dp", "pp"]), st.data())
+def test_no_gather_is_quicker_than_the_links_of_a_chip(
+    on: str, order: list[str], data: st.DataObject
+) -> None:
+    """Two pieces of a group on one axis of a torus use its links once."""
+    cluster = parse(on)
+    left, degrees = cluster.n_chips, {}
+    for axis in ("tp", "cp", "pp"):
+        degrees[axis] = data.draw(st.sampled_from([d for d in range(1, left + 1) if left % d == 0]))
+        left //= degrees[axis]
+    strategy = Strategy(dp=left, **degrees, zero_group=left, placement=tuple(order))
+    ways = sum(2 if closes and n > 2 else 1 for n, closes in zip(cluster.torus, cluster.wraps) if n > 1)
+    for name, span in spans(cluster, strategy).items():
+        assert float(span.local_bytes_s) <= ways * cluster.link_bytes_s * (1 + 1e-12), name
+        assert float(span.direct_bytes_s) <= cluster.link_bytes_s, name

@@ -118,7 +118,9 @@ def groups(strategy: Strategy) -> dict[str, Pieces]:
         (_where(swapped, strides[one], strides[other]), _where(swapped, degrees[one], degrees[other]))
         for one, other in (("dp", "cp"), ("cp", "dp"))
     )
-    beside = abs(at["dp"] - at["cp"]) == 1  # side by side they are one run of ranks
+    # One run of ranks where they lie side by side, or nothing wider than a rank lies between them.
+    beside = abs(at["dp"] - at["cp"]) == 1
+    beside = beside if beside is True else beside | (outer == inner * within)
     data: Pieces = ((inner, _where(beside, within * beyond, within)),)
     if beside is not True:
         data = (*data, (outer, _where(beside, 1, beyond)))
@@ -209,6 +211,7 @@ def _experts(strategy: Strategy, degrees: dict[str, Any], inside: Any) -> dict[s
         else:
             near = np.gcd(np.maximum(inside // stride, 1), degree)
             beyond = np.where(stride * near >= inside, stride * near * degrees["pp"], stride * near)
+            near = np.where(beyond == stride * near, degree, near)  # nothing lies between: one run
             found[name] = ((stride, near), (beyond, degree // near))
         stride = stride * degree
     return found

@@ -88,7 +88,8 @@ def rates(
 
     Along a torus axis of n chips a group has m members every t chips. Its members' links are shared with
     the t - 1 groups between them, so a gather gets W/t, twice that both ways round if m t = n and the axis
-    closes; several axes add up. All-to-all passes m/4 neighbours on average (a line: m/2 each way), so
+    closes; several axes add up. Members in two pieces, m every t chips and such a run every u, are m times as
+    many and share with u / m - 1 groups. All-to-all passes m/4 neighbours on average (a line: m/2 each way), so
     with s bytes a rank an axis takes s t m / (8 W), without a wrap s t m / (4 W); the slowest axis binds.
 
     `axes` and which of them close (`wraps`), one `link`'s bandwidth one way; `pieces`: (stride, degree) of
@@ -101,15 +102,23 @@ def rates(
     longest: Any = 0.0  # seconds of an all-to-all of one byte a rank, times the link's bandwidth
     hops: Any = 0.0
     for axis, (length, closes) in enumerate(zip(axes, wraps, strict=True)):
+        members: Any = 1.0
+        sharing: Any = 1.0  # groups whose messages pass the same links
+        reach: Any = 1.0  # places of the axis from a group's first member on, its last gap included
+        line: Any = 0.0  # hops from its first member to its last
         for stride, degree in pieces:
             on_axis, gap = _along(walk, axis, stride, degree)
             used = on_axis > 1
-            ring = np.where(closes & (on_axis * gap >= length) & (length > 2), 2.0, 1.0)
-            gather = gather + np.where(used, ring * link / gap, 0.0)
+            members = members * on_axis
+            sharing = np.where(used, sharing * gap / reach, sharing)
+            reach = np.where(used, gap * on_axis, reach)
+            line = line + (on_axis - 1) * gap
             direct = np.where(used & (direct == 0), link / gap, direct)
-            longest = np.maximum(longest, np.where(used, on_axis * gap / (4 * ring), 0.0))
-            steps = np.where(ring > 1, np.ceil(on_axis / 2), on_axis - 1) * gap
-            hops = hops + np.where(used, steps, 0.0)
+        taken = members > 1
+        ring = np.where(closes & (reach >= length) & (length > 2), 2.0, 1.0)
+        gather = gather + np.where(taken, ring * link / sharing, 0.0)
+        longest = np.maximum(longest, np.where(taken, members * sharing / (4 * ring), 0.0))
+        hops = hops + np.where(taken, np.where(ring > 1, np.ceil(members / 2) * sharing, line), 0.0)
     share = (local - 1) / local
     exchange = np.where(longest > 0, share * link / np.where(longest > 0, longest, 1.0), link)
     alone = gather == 0
