@@ -8,7 +8,7 @@ from math import isfinite
 
 from meshwright.search.bounds import Request
 from meshwright.search.found import Scan
-from meshwright.search.necessity import TECHNIQUES
+from meshwright.search.necessity import TECHNIQUES, does_without
 from meshwright.search.ranking import Candidate, leading, ranked
 from meshwright.search.scan import scans
 from meshwright.search.space import Space
@@ -53,8 +53,9 @@ def rerank(request: Request, found: Scan) -> None:
     lists = [found.shortlist, *found.without.values()]
     kept = [plan for some in lists for plan in some.plans] + list(found.of_kind.values())
     distinct = {plan.strategy: plan for plan in sorted(kept, key=lambda plan: plan.step_time_s)}
-    # What is kept for want of a technique may come before plans that were nearer by their closed forms.
-    whole = [list(distinct.values()), *(some.plans for some in found.without.values())]
+    # What is kept for one reason may come first for another, before what its closed form puts first.
+    whole = [list(distinct.values())]
+    whole += [[p for p in whole[0] if does_without(technique, p.strategy)] for technique in found.without]
     steps: Steps = {}
     wanted = _affordable(request, distinct.values())
     while True:
