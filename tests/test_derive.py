@@ -116,3 +116,26 @@ def test_all_faults_at_once(given, said):
     for part in said:
         assert part in text
     assert all(d.hint for d in raised.value.diagnostics)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"dp": 5}, {"dp": 4, "tp": 3}, {"dp": 4, "tp": 8, "pp": 4}, {"tp": 3}, {"tp": 16, "pp": 3},
+        # What a plan file holds when a flag changes one degree of it: dp and the group stand in it too.
+        {"dp": 16, "tp": 4, "pp": 2, "cp": 1, "zero": 1, "zero_group": 16, "vpp": 1},
+        {"dp": 16, "tp": 2, "pp": 4, "cp": 1, "zero": 1, "zero_group": 8, "vpp": 1},
+        {"dp": 32, "tp": 1, "pp": 1, "cp": 4, "zero": 1, "zero_group": 128, "vpp": 1},
+    ],
+)  # fmt: skip
+def test_hints_of_degrees_work_when_followed(given):
+    """Each way out that is named is taken, and nothing of the degrees is left to complain of."""
+    with pytest.raises(InputError) as raised:
+        complete(DENSE, toy_cluster(64), WORK, given, PROFILE)
+    (fault,) = [d for d in raised.value.diagnostics if d.code == "MW101"]
+    assert fault.hint.startswith("try ")
+    for way in fault.hint.removeprefix("try ").split(", or "):
+        parts = way.replace(" with ", ", ").split(", ")
+        change = {name: int(value) for name, value in (part.split() for part in parts)}
+        strategy = complete(DENSE, toy_cluster(64), WORK, {**given, **change}, PROFILE).strategy
+        assert strategy.dp * strategy.tp * strategy.pp * strategy.cp == 64

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from meshwright.checks import run
 from meshwright.checks.layout import TWO_CHUNKS
-from meshwright.checks.rule import listed, nearest_divisors
 from meshwright.checks.shapes import moe
 from meshwright.errors import Diagnostic, InputError
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.search.given import read
+from meshwright.search.ways import spelled, ways
 from meshwright.strategy.records import Strategy
+from meshwright.units import counted
 from meshwright.work import Work
 
 # What Megatron-type frameworks mean by `selective` when they name no module.
@@ -51,6 +52,52 @@ def complete(
     Raises InputError with every fault: fields that cannot be read, or every rule that the result breaks.
     """
     values = read(given)
+
+    def faults_of(changed: Mapping[str, Any]) -> tuple[Completed, list[Diagnostic]]:
+        done = _filled(model, cluster, work, changed, profile)
+        found = run(model, cluster, work, done.strategy, profile=profile)
+        return done, [d for d in found if d.severity == "error"]
+
+    completed, faults = faults_of(values)
+    if faults:
+        raise InputError(*_told(completed.strategy, values, cluster.n_chips, faults, faults_of))
+    return completed
+
+
+def _told(
+    strategy: Strategy,
+    given: Mapping[str, Any],
+    chips: int,
+    faults: list[Diagnostic],
+    faults_of: Callable[[Mapping[str, Any]], tuple[Completed, list[Diagnostic]]],
+) -> list[Diagnostic]:
+    """The faults, that of the degrees with ways that were tried, and without what only repeats it."""
+    product = next((d for d in faults if d.code == "MW101"), None)
+    if product is None:
+        return faults
+    degrees = {name: int(getattr(strategy, name)) for name in ("dp", "tp", "pp", "cp")}
+    known = {d.code for d in faults if d is not product}  # these have hints of their own
+
+    def works(change: Mapping[str, Any]) -> bool:
+        return {d.code for d in faults_of({**given, **change})[1]} <= known
+
+    tried = ways(given, degrees, chips, works)
+    hint = spelled(tried) if tried else f"give degrees that multiply to {chips}"
+    if "dp" in given:
+        return [replace(d, hint=hint) if d is product else d for d in faults]
+    rest = degrees["tp"] * degrees["pp"] * degrees["cp"]
+    said = (
+        f"tp {degrees['tp']} x pp {degrees['pp']} x cp {degrees['cp']} = {rest} does not divide the "
+        f"{counted(chips, 'chip')}: dp would be {chips} / {rest} = {chips / rest:.4g}, not whole"
+    )
+    return [replace(product, message=said, hint=hint), *(d for d in faults if d.code not in FOLLOWS_FROM_DP)]
+
+
+def _filled(
+    model: Model, cluster: Cluster, work: Work, given: Mapping[str, Any], profile: Profile
+) -> Completed:
+    """What was given with the rest derived, whatever rules that breaks."""
+    values = dict(given)
     derived: dict[str, Derived] = {}
 
     def fill(name: str, value: Any, because: str) -> Any:
@@ -63,8 +110,7 @@ def complete(
     tp, pp, cp = (fill(name, 1, "not given") for name in ("tp", "pp", "cp"))
     _fill_chunks(fill, values, pp)
     chips, rest = cluster.n_chips, tp * pp * cp
-    dp_given = "dp" in values
-    dp = fill("dp", max(chips // rest, 1), f"{chips} chips / (tp {tp} x pp {pp} x cp {cp})")
+    dp = fill("dp", max(chips // rest, 1), f"{counted(chips, 'chip')} / (tp {tp} x pp {pp} x cp {cp})")
     fill("microbatch_size", 1, "not given")
     fill("cp_method", "ring", "not given" if cp > 1 else "cp is 1")
     _fill_experts(fill, model, work, profile, habits)
@@ -86,21 +132,18 @@ def complete(
     fill("moe_balance", "microbatch", "not given")
     fill("placement", ("tp", "cp", "dp", "pp"), "the axis with most traffic on the fastest network")
     fill("layers_per_stage", None, "balanced over the stages, embedding and head counted as work")
-
-    strategy = Strategy(**values)
-    faults = [d for d in run(model, cluster, work, strategy, profile=profile) if d.severity == "error"]
-    if not dp_given and chips % rest:
-        faults = [_no_whole_dp(chips, tp, pp, cp), *(d for d in faults if d.code not in FOLLOWS_FROM_DP)]
-    if faults:
-        raise InputError(*faults)
-    return Completed(strategy, derived)
+    return Completed(Strategy(**values), derived)
 
 
 def _fill_chunks(fill: Any, values: dict[str, Any], pp: int) -> None:
     """Chunks a rank: from the listed layers, else what the schedule word asks for, else 1."""
     layers, schedule = values.get("layers_per_stage"), values.get("schedule")
     if layers is not None and len(layers) % pp == 0:
-        fill("vpp", len(layers) // pp, f"layers_per_stage lists {len(layers)} virtual stages for pp {pp}")
+        fill(
+            "vpp",
+            len(layers) // pp,
+            f"layers_per_stage lists {counted(len(layers), 'virtual stage')} for pp {pp}",
+        )
     elif schedule in TWO_CHUNKS or schedule == "interleaved-1f1b":
         fill("vpp", 2, f"the least that {schedule} works with")
     else:
@@ -153,20 +196,3 @@ def group_size(wanted: int | str, dp: Any, cp: Any, tp: Any, cluster: Cluster) -
     if wanted == "node":
         return domain_group(dp, cp, tp, cluster, cluster.chip.chips_per_node)
     return int(wanted)
-
-
-def _no_whole_dp(chips: int, tp: int, pp: int, cp: int) -> Diagnostic:
-    """The degrees given do not divide the chips, so no dp completes them."""
-    rest = tp * pp * cp
-    tries = []
-    for name, own in (("pp", pp), ("tp", tp), ("cp", cp)):
-        others = rest // own
-        if own > 1 and chips % others == 0:
-            tries.append(listed(nearest_divisors(chips // others, own), name))
-    return Diagnostic(
-        "MW101",
-        f"tp {tp} x pp {pp} x cp {cp} = {rest} does not divide the {chips} chips: "
-        f"dp would be {chips} / {rest} = {chips / rest:.4g}, not whole",
-        where="dp, tp, pp, cp",
-        hint=f"try {' or '.join(tries) or f'degrees whose product divides {chips}'}",
-    )
