@@ -287,7 +287,7 @@ def compare(
     faults: list[Diagnostic] = []
     found: list[Estimate] = []
     if not 2 <= len(sides) <= len(comparison.LETTERS):
-        said = f"{len(sides)} side{'' if len(sides) == 1 else 's'} to compare"
+        said = f"{units.counted(len(sides), 'side')} to compare"
         hint = "name two models or plan files, or add --vary FIELD=A,B or two --case 'FIELD=VALUE'"
         if len(sides) > 2:
             said += f", and {len(comparison.LETTERS)} is the most"

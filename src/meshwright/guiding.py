@@ -21,6 +21,7 @@ from meshwright.search.mixes import Mix
 from meshwright.search.plan import raise_faults
 from meshwright.search.rerank import searches
 from meshwright.search.space import build
+from meshwright.units import counted
 
 Progress = Callable[[float, float], None] | None
 
@@ -74,7 +75,7 @@ def _read(model: Any, cluster: Any, arguments: dict[str, Any]) -> Request:
     usual = practice.tokens_per_step(first.model) / int(first.work.seq_len)
     batch = odd * 2 ** max(round(log2(usual / odd)), 0)
     if odd > 1:
-        because += f"; {odd} times a power of two, as {chips:,} chips are"
+        because += f"; {odd} times a power of two, as {counted(chips, 'chip')} are"
     derived = first.derived | {"global_batch_size": Because(batch, because)}
     return replace(first, work=replace(first.work, global_batch_size=batch), strategy={}, derived=derived)
 

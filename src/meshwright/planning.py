@@ -336,10 +336,14 @@ def _missed(results: Sequence[Plan], choices: Sequence[Choice], request: Request
     assert best.best.run is not None
     tokens = units.count_text(best.best.run.total_tokens)
     days = wish.days or 0.0
-    deadline = units.seconds_text(days * units.SECONDS_PER_DAY) if days < 1.0 else f"{days:g} days"
+    deadline = (
+        units.seconds_text(days * units.SECONDS_PER_DAY)
+        if days < 1.0
+        else f"{days:g} {units.plural(days, 'day')}"
+    )
     needs = (
         f"the fastest plan takes {units.number_text(best.best.run.days)} days for {tokens} tokens on "
-        f"{best.cluster.n_chips:,} chips, and the deadline is {deadline}: allow more chips "
+        f"{units.counted(best.cluster.n_chips, 'chip')}, and the deadline is {deadline}: allow more chips "
         f"(--chips-up-to), fewer tokens or more time"
     )
     return replace(best, plans=(), necessity=(), why=(), nearest=best.best, needs=needs, pareto=())

@@ -91,7 +91,7 @@ def _ranked(found: Plan, rank: int) -> Estimate:
     count = len(found.plans)
     raise InputError(
         Diagnostic(
-            "MW905", f"rank {rank} of {count} plan{'' if count == 1 else 's'}", where="--rank",
+            "MW905", f"rank {rank} of {units.counted(count, 'plan')}", where="--rank",
             hint=f"choose 1 to {count}" if count else "no plan fits, so there is none to write",
         )
     )  # fmt: skip

@@ -207,6 +207,30 @@ def count_text(value: float, digits: int = 3) -> str:
     return _scaled(float(value), [(f, u) for u, f in reversed(_COUNTS.items())], digits)
 
 
+def plural(count: float, noun: str) -> str:
+    """The noun as `count` of it are called.
+
+    >>> plural(1, "chip"), plural(0, "microbatch"), plural(2, "strategy"), plural(3, "axis"), plural(2, "day")
+    ('chip', 'microbatches', 'strategies', 'axes', 'days')
+    """
+    if count == 1:
+        return noun
+    if noun.endswith("axis"):
+        return f"{noun[:-2]}es"
+    if noun.endswith("y") and noun[-2] not in "aeou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("ch", "sh", "s", "x")) else f"{noun}s"
+
+
+def counted(count: int, noun: str) -> str:
+    """A whole number of things.
+
+    >>> counted(1, "chip"), counted(16384, "chip")
+    ('1 chip', '16,384 chips')
+    """
+    return f"{int(count):,} {plural(int(count), noun)}"
+
+
 def length_text(value: int) -> str:
     """Tokens of a sequence: `8k` where it is a whole multiple of 1024, else the number.
 

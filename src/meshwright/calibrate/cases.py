@@ -21,6 +21,7 @@ from meshwright.hardware import chips
 from meshwright.hardware import cluster as clusters
 from meshwright.hardware.records import Chip, Cluster
 from meshwright.model.records import Model
+from meshwright.units import counted
 from meshwright.work import Work
 
 TRAINING_KINDS = (None, "pretrain", "sft", "other", "lora", "qlora", "dpo")
@@ -142,7 +143,12 @@ def _network(run: Run, chip: Chip, derived: list[tuple[str, str]]) -> float | No
     named = re.fullmatch(r"InfiniBand (\d+) Gb/s", run.interconnect or "")
     if named is None or not run.chips_per_node:
         return None
-    derived.append(("scale_out_gbits_s", f"{run.interconnect} a node, shared by {run.chips_per_node} chips"))
+    derived.append(
+        (
+            "scale_out_gbits_s",
+            f"{run.interconnect} a node, shared by {counted(run.chips_per_node, 'chip')}",
+        )
+    )
     return float(named.group(1)) / run.chips_per_node
 
 

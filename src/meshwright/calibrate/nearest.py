@@ -23,6 +23,7 @@ from meshwright.hardware.records import Chip, Cluster
 from meshwright.model.params import total_params
 from meshwright.model.records import Model
 from meshwright.strategy.records import Strategy
+from meshwright.units import counted
 from meshwright.work import Work
 
 # Weights are natural logarithms of step time, roughly: how much a difference of that kind can move an error
@@ -179,7 +180,7 @@ def _near(found: Case, plan: _Job, job: _Job, distance: float, predict: Predict)
     except InputError:
         predicted = None
     rate = found.work.tokens_per_step / (timed[0] * found.cluster.n_chips)
-    ran = f"{found.work.global_batch_size} sequences a step, {rate:,.0f} tokens/s/chip"
+    ran = f"{counted(found.work.global_batch_size, 'sequence')} a step, {rate:,.0f} tokens/s/chip"
     why = f"{ran}; {_why(found, plan, job)}"
     return Near(run.id, run.source, timed[0], predicted, "s", why, distance)
 

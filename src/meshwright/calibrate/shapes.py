@@ -16,6 +16,7 @@ from meshwright.calibrate.rows import Run
 from meshwright.errors import InputError
 from meshwright.model import presets
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
+from meshwright.units import counted
 
 GPT_ERA = (
     "megatron-lm", "megatron-deepspeed", "megatron-zb", "deepspeed", "oneflow", "colossalai", "metaseq",
@@ -89,7 +90,7 @@ def _shape(
     else:
         ffn = Mlp(d_ff, gated=is_gated, bias=bias)
     model = Model(
-        name=name or noted or f"{n_layers} layers of {d_model}",
+        name=name or noted or f"{counted(n_layers, 'layer')} of {d_model}",
         d_model=d_model,
         vocab=vocab,
         blocks=(Block(attention, ffn),),
@@ -150,7 +151,7 @@ def _cut(model: Model, n_layers: int | None, vocab: int | None, noted: str) -> S
     """A preset with the depth and vocabulary that the row states."""
     derived = [("model", f"the notes call it {noted!r}")] if noted else []
     if n_layers and n_layers != model.n_layers:
-        model = replace(model.with_layers(n_layers), name=f"{model.name}, {n_layers} layers")
+        model = replace(model.with_layers(n_layers), name=f"{model.name}, {counted(n_layers, 'layer')}")
     if vocab and vocab != model.vocab:
         model = replace(model, vocab=vocab)
     return Shaped(model, tuple(derived))

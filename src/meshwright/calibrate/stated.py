@@ -15,6 +15,7 @@ from meshwright.calibrate.rows import Run
 from meshwright.calibrate.tuning import noted_options
 from meshwright.hardware.records import Chip
 from meshwright.model.records import Model, Moe
+from meshwright.units import counted
 from meshwright.work import Precision
 
 FP16_ERA = (
@@ -100,7 +101,7 @@ def degrees(run: Run, derived: list[tuple[str, str]]) -> dict[str, Any] | None:
             return None
         why = "its page names no such axis"
         if known == run.n_chips:
-            why = f"the other degrees give all {run.n_chips} chips"
+            why = f"the other degrees give all {counted(run.n_chips, 'chip')}"
         for name in ("tp", "pp"):
             if given.get(name) is None:
                 given[name] = 1
@@ -127,7 +128,9 @@ def batch_size(
             return batch
     if run.framework == "torchtitan" and run.microbatch_size and run.n_chips:
         ranks = run.n_chips // int(given["tp"] * given["pp"] * given.get("cp", 1))
-        derived.append(("global_batch_size", f"a local batch of {run.microbatch_size} on {ranks} ranks"))
+        derived.append(
+            ("global_batch_size", f"a local batch of {run.microbatch_size} on {counted(ranks, 'rank')}")
+        )
         return run.microbatch_size * ranks
     if run.microbatch_size and run.kind is not None and run.n_chips:
         # Tables of peaks: the number of microbatches does not move a peak, one is the least.
@@ -276,7 +279,9 @@ def _microbatch(run: Run, given: dict[str, Any], batch: int, derived: list[tuple
             derived.append(("microbatch_size", f"local batch {run.microbatch_size}, one microbatch a stage"))
     elif run.framework == "maxtext" and pp == 1 and batch % ranks == 0:
         given["microbatch_size"] = batch // ranks
-        derived.append(("microbatch_size", f"batch {batch} on {ranks} ranks: no gradient accumulation"))
+        derived.append(
+            ("microbatch_size", f"batch {batch} on {counted(ranks, 'rank')}: no gradient accumulation")
+        )
 
 
 def precision(run: Run, chip: Chip, derived: list[tuple[str, str]]) -> Precision:

@@ -10,6 +10,7 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Attention, LatentAttention, Mlp, Model
 from meshwright.strategy.recompute import parse
 from meshwright.strategy.records import Strategy
+from meshwright.units import counted
 from meshwright.work import Work
 
 
@@ -60,7 +61,7 @@ class TensorAcrossDomain(Rule):
         slow = cluster.scale_out_bytes_s
         beyond = f" at {slow / 1e9:.4g} GB/s" if slow else ""
         return (
-            f"tp {strategy.tp} is above the {size} chips of the fast domain ({fast}): "
+            f"tp {strategy.tp} is above the {counted(size, 'chip')} of the fast domain ({fast}): "
             f"every layer's tensor-parallel traffic crosses the network{beyond}",
             f"tp {size} or less stays inside",
         )

@@ -15,6 +15,7 @@ from meshwright.model.records import Model
 from meshwright.strategy.placement import ranks_inside_pipeline
 from meshwright.strategy.records import AXES, Strategy
 from meshwright.strategy.stages import V_SHAPED, layout_fault, most_virtual_stages
+from meshwright.units import counted
 from meshwright.work import Work
 
 SINGLE_CHUNK = frozenset({"gpipe", "1f1b", "zb-1p", "zb-2p", "dualpipe"})
@@ -35,7 +36,7 @@ class Product(Rule):
         rest = int(s.tp) * int(s.pp) * int(s.cp)
         message = (
             f"dp {s.dp} x tp {s.tp} x pp {s.pp} x cp {s.cp} = {int(s.dp) * rest}, "
-            f"but the cluster has {n} chips"
+            f"but the cluster has {counted(n, 'chip')}"
         )
         if n % rest == 0:
             return message, f"use dp {n // rest}, or leave dp out and it is derived"
@@ -147,7 +148,7 @@ class ShardGroup(Rule):
     def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
         ranks, group = int(strategy.dp) * int(strategy.cp), int(strategy.zero_group)
         return (
-            f"dp {strategy.dp} x cp {strategy.cp} = {ranks} ranks hold the same weights, "
+            f"dp {strategy.dp} x cp {strategy.cp} = {counted(ranks, 'rank')} hold the same weights, "
             f"and zero_group {group} does not divide them: {ranks} / {group} = {ranks / group:.4g}",
             f"try {listed(nearest_divisors(ranks, group), 'zero_group')}",
         )
@@ -240,6 +241,7 @@ class ExpertCount(Rule):
         legal = [d for d in divisors(count) if ranks % d == 0]
         below = [d for d in legal if d <= ep][-1:] + [d for d in legal if d > ep][:1]
         return (
-            f"{model.name} has {count} experts, and {count} / ep {ep} = {count / ep:.4g} is not whole",
+            f"{model.name} has {counted(count, 'expert')}, and {count} / ep {ep} = {count / ep:.4g} is "
+            "not whole",
             f"try {listed(below, 'ep')}",
         )

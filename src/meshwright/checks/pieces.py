@@ -16,6 +16,7 @@ from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.strategy.placement import spans
 from meshwright.strategy.records import Strategy
+from meshwright.units import counted
 from meshwright.work import Work
 
 
@@ -60,9 +61,9 @@ class InterleavedMicrobatches(Rule):
         above = max(-(-m // pp), 1) * pp
         return (
             f"global batch {work.global_batch_size} / (dp {strategy.dp} x microbatch_size "
-            f"{strategy.microbatch_size}) = {m} microbatches, not a multiple of pp {pp}: "
+            f"{strategy.microbatch_size}) = {counted(m, 'microbatch')}, not a multiple of pp {pp}: "
             f"{m} / {pp} = {m / pp:.4g}",
-            f"try 1f1b with vpp 1, or global batch {above * per_rank} ({above} microbatches)",
+            f"try 1f1b with vpp 1, or global batch {above * per_rank} ({counted(above, 'microbatch')})",
         )
 
 
@@ -89,7 +90,8 @@ class FilledPipeline(Rule):
         return (
             f"{strategy.schedule} {said} (global batch {work.global_batch_size} / (dp {strategy.dp} x "
             f"microbatch_size {strategy.microbatch_size}) = {m})",
-            f"try global batch {wanted * per_rank} ({wanted} microbatches), or schedule 1f1b with vpp 1",
+            f"try global batch {wanted * per_rank} ({counted(wanted, 'microbatch')}), or schedule 1f1b "
+            "with vpp 1",
         )
 
 
@@ -172,7 +174,8 @@ class ContextHeads(Rule):
         )
         legal = nearest_divisors(gcd(n // tp, cluster.n_chips), cp) if n % tp == 0 else []
         return (
-            f"{strategy.cp_method} gives each of cp {cp} x tp {tp} = {cp * tp} ranks its own heads, but "
+            f"{strategy.cp_method} gives each of cp {cp} x tp {tp} = {counted(cp * tp, 'rank')} its own "
+            "heads, but "
             f"{model.name} has {n} {what}: {n} / {cp * tp} = {n / (cp * tp):.4g}",
             "use --cp-method ring" + (f", or {listed(legal, 'cp')}" if legal else ""),
         )

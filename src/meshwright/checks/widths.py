@@ -13,6 +13,7 @@ from meshwright.checks.shapes import attention_heads, dense_widths, groups, moe,
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.strategy.records import Strategy
+from meshwright.units import counted
 from meshwright.work import Work
 
 
@@ -41,7 +42,8 @@ class Heads(Rule):
         tp = int(strategy.tp)
         heads = next(n for n in query_heads(model) if n % tp)
         return (
-            f"{model.name} has {heads} heads, and {heads} / tp {tp} = {heads / tp:.4g} is not whole",
+            f"{model.name} has {counted(heads, 'head')}, and {heads} / tp {tp} = {heads / tp:.4g} is not "
+            "whole",
             f"try {listed(nearest_divisors(gcd(cluster.n_chips, *query_heads(model)), tp), 'tp')}",
         )
 
@@ -86,7 +88,7 @@ class ReplicatedKeyValues(Rule):
         kv = min(kv for heads, kv in attention_heads(model) if kv < heads)
         tp = int(strategy.tp)
         return (
-            f"tp {tp} is above the {kv} key/value heads: each is held by {tp / kv:.4g} ranks, "
+            f"tp {tp} is above the {counted(kv, 'key/value head')}: each is held by {tp / kv:.4g} ranks, "
             f"which repeat its projection and its memory",
             f"tp {kv} and below replicates nothing",
         )
@@ -127,6 +129,6 @@ class Vocabulary(Rule):
         padded = -(-model.vocab // tp) * tp
         return (
             f"vocabulary {model.vocab} / tp {tp} = {model.vocab / tp:.6g} is not whole: "
-            f"frameworks pad it to {padded} ({padded - model.vocab} rows more)",
+            f"frameworks pad it to {padded} ({counted(padded - model.vocab, 'row')} more)",
             "nothing to do; the padding is not in the estimate",
         )

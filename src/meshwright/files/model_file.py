@@ -30,6 +30,7 @@ from meshwright.model.records import (
     Moe,
     ShortConv,
 )
+from meshwright.units import counted
 
 MOST_LAYERS = 10_000  # as in config.json
 MOST_SIZE = 2**30  # the longest context and the largest vocabulary are far below
@@ -182,12 +183,15 @@ def _built(document: Document, at: Key, shape: BaseModel) -> Model:
         if mixer is not None and mixer.type == "attention" and mixer.n_heads % mixer.n_kv_heads:
             wrong(
                 "blocks",
-                f"block {n}: {mixer.n_heads} query heads over {mixer.n_kv_heads} key/value heads "
+                f"block {n}: {counted(mixer.n_heads, 'query head')} over "
+                f"{counted(mixer.n_kv_heads, 'key/value head')} "
                 f"is {mixer.n_heads / mixer.n_kv_heads:.2f}, not whole",
             )
         if block.ffn is not None and block.ffn.type == "moe" and block.ffn.top_k > block.ffn.n_experts:
             wrong(
-                "blocks", f"block {n}: top_k {block.ffn.top_k} is more than its {block.ffn.n_experts} experts"
+                "blocks",
+                f"block {n}: top_k {block.ffn.top_k} is more than its "
+                f"{counted(block.ffn.n_experts, 'expert')}",
             )
         if mixer is None and block.ffn is None:
             wrong("blocks", f"block {n} has neither a mixer nor a ffn")

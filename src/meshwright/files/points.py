@@ -130,7 +130,7 @@ def _read(arguments: Mapping[str, Any], at: Mapping[str, Any]) -> tuple[Request,
     request = _request(settled(found, {DOMAIN: size}))
     if size == wanted:
         return request, {}
-    because = f"the largest divisor of {chips} chips within a domain of {wanted}"
+    because = f"the largest divisor of {units.counted(chips, 'chip')} within a domain of {wanted}"
     return request, {DOMAIN: Because(size, because)}
 
 

@@ -240,7 +240,8 @@ def _batch_of_tokens(
             )
             return (
                 batch,
-                f"{spelled} = {tokens:,} tokens a step / {seq_len:,} a sequence = {batch:,} sequences",
+                f"{spelled} = {tokens:,} tokens a step / {seq_len:,} a sequence = "
+                f"{units.counted(batch, 'sequence')}",
             )
     tokens = readings[0][0]
     below = tokens // seq_len

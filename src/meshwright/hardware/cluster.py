@@ -13,6 +13,7 @@ from meshwright.errors import Diagnostic, InputError
 from meshwright.hardware import chips, slices
 from meshwright.hardware import overrides as changes
 from meshwright.hardware.records import Chip, Cluster
+from meshwright.units import counted
 
 MOST_CHIPS = 10_000_000
 _FORMS = "2048xh800, tpu-v5p:8x8x8, 2*tpu-v4:8x16x24 or 16xdgx-h100"
@@ -150,7 +151,8 @@ def _domain(chip: Chip, n_chips: int, given: changes.Overrides, faults: list[Dia
         if n_chips % size:
             best = _largest_divisor(n_chips, size)
             message = (
-                f"{n_chips} chips do not fill domains of {size}: {n_chips} / {size} = {n_chips / size:.2f}"
+                f"{counted(n_chips, 'chip')} do not fill domains of {size}: {n_chips} / {size} = "
+                f"{n_chips / size:.2f}"
             )
             hint = f"give {changes.flag('scale_up_size', best)} or a count that {size} divides"
             faults.append(Diagnostic("MW823", message, where="cluster.scale_up_size", hint=hint))
@@ -181,7 +183,10 @@ def _torus(
         count = max(1, n_slices)
         if not faults and prod(torus) * count != n_chips:
             total = prod(torus) * count
-            message = f"{count} slices of {slices.spell(torus)} are {total} chips, not {n_chips}"
+            message = (
+                f"{counted(count, 'slice')} of {slices.spell(torus)} are {counted(total, 'chip')}, "
+                f"not {n_chips}"
+            )
             faults.append(Diagnostic("MW822", message, hint=f"set n_chips to {total}"))
         return max(1, prod(torus)), torus, count, ()
     whole = rule.most_cubic(n_chips)
@@ -206,7 +211,7 @@ def _no_slice(rule: slices.TorusRule, n_chips: int) -> Diagnostic:
         low, high = rule.nearest_counts(n_chips)
         near = " and ".join(str(n) for n in (low, high) if n)
         hint = f"the nearest counts with a slice: {near}; or several slices, N*{rule.chip.lower()}:AxB"
-    return Diagnostic("MW822", f"no {rule.chip} slice has {n_chips} chips", hint=hint)
+    return Diagnostic("MW822", f"no {rule.chip} slice has {counted(n_chips, 'chip')}", hint=hint)
 
 
 def _bad_slice(rule: slices.TorusRule, torus: tuple[int, ...]) -> list[Diagnostic]:
@@ -214,9 +219,11 @@ def _bad_slice(rule: slices.TorusRule, torus: tuple[int, ...]) -> list[Diagnosti
         return []
     spelled = slices.spell(torus)
     if len(torus) != rule.dims:
-        message = f"{spelled} has {len(torus)} axes, a {rule.chip} slice has {rule.dims}"
+        message = f"{spelled} has {counted(len(torus), 'axis')}, a {rule.chip} slice has {rule.dims}"
     elif prod(torus) > rule.largest:
-        message = f"{spelled} is {prod(torus)} chips, the largest {rule.chip} slice has {rule.largest}"
+        message = (
+            f"{spelled} is {counted(prod(torus), 'chip')}, the largest {rule.chip} slice has {rule.largest}"
+        )
     else:
         message = f"{spelled} is not a {rule.chip} slice"
     named = ", ".join(slices.spell(s) for s in rule.small)
@@ -285,7 +292,7 @@ def _whole(text: str, cluster: str) -> int:
 
 def _in_range(n_chips: int, cluster: str) -> int:
     if not 1 <= n_chips <= MOST_CHIPS:
-        message = f"{n_chips} chips in {cluster!r} are outside 1 to {MOST_CHIPS}"
+        message = f"{counted(n_chips, 'chip')} in {cluster!r} are outside 1 to {MOST_CHIPS}"
         raise InputError(Diagnostic("MW821", message, where="cluster", hint=f"write {_FORMS}"))
     return n_chips
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from meshwright.units import counted
+
 _PATTERN = re.compile(r"(?P<first>[^()]*)\((?P<cycle>[^()]+)\)(?P<last>[^()]*)")
 _REPEAT = re.compile(r"\(?(?P<unit>[A-Za-z]+)\)? ?x(?P<times>\d+)")
 _RATIO = re.compile(r"(?P<local>\d+)(?: chunked)?:(?P<full>\d+)")
@@ -20,7 +22,9 @@ def fill(pattern: str, n_layers: int) -> str:
     first, cycle, last = match.group("first", "cycle", "last") if match else ("", pattern, "")
     room = n_layers - len(first) - len(last)
     if room < 0:
-        raise ValueError(f"pattern {pattern!r} names {len(first) + len(last)} layers of {n_layers}")
+        raise ValueError(
+            f"pattern {pattern!r} names {counted(len(first) + len(last), 'layer')} of {n_layers}"
+        )
     return first + (cycle * (room // len(cycle) + 1))[:room] + last
 
 

@@ -77,7 +77,8 @@ class Answer:
         if share > 1:
             least = ceil(share * self.facts.n_chips)
             told.append(
-                f"{state.words}: {state.text(share)}; with Adam it takes {least:,} chips at the least, "
+                f"{state.words}: {state.text(share)}; with Adam it takes {units.counted(least, 'chip')} "
+                "at the least, "
                 f"and there are {self.facts.n_chips:,}"
             )
         doubts = list(self._doubts())
@@ -90,8 +91,10 @@ class Answer:
         meant, ranks = min(self.advice.recipe.ep, self.facts.experts), self.facts.n_chips // self.mix.pp
         if self.mix.ep < meant:
             yield (
-                f"the rule means experts over {meant} chips; of what divides both {self.facts.experts:,} "
-                f"experts and the {ranks:,} chips of a stage the nearest below is {self.mix.ep}, which may "
+                f"the rule means experts over {units.counted(meant, 'chip')}; of what divides both "
+                f"{self.facts.experts:,} "
+                f"experts and the {units.counted(ranks, 'chip')} of a stage the nearest below is "
+                f"{self.mix.ep}, which may "
                 "cost much"
             )
         worst = max((one.loss for one in self.near if one.distance < UNLIKE), default=0.0)
@@ -220,7 +223,7 @@ def advised(leaf: Advice) -> str:
 
 def lost(losses: Losses) -> str:
     """Losses in a few words."""
-    cases = f"{losses.cases} job{'' if losses.cases == 1 else 's'}"
+    cases = f"{units.counted(losses.cases, 'job')}"
     said = f"{cases}, median loss {units.percent_text(losses.median)}"
     if losses.beyond:
         said += f", {units.percent_text(losses.beyond, 0)} lose {units.percent_text(SLACK, 0)} or more"

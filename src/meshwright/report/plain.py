@@ -70,7 +70,8 @@ def _asked(e: Estimate) -> str:
     text = _count(float(e.work.tokens_per_step))
     return (
         f"{e.model.name} has {size} adjustable numbers. To teach it, {e.cluster.n_chips:,} "
-        f"{e.cluster.chip.name} chips read text together. They read {text} pieces of text (a piece is most "
+        f"{e.cluster.chip.name} {units.plural(e.cluster.n_chips, 'chip')} read text together. They read "
+        f"{text} pieces of text (a piece is most "
         f"of a word), adjust the numbers once, and begin again. One such round takes {_time(e.step_time_s)}."
     )
 

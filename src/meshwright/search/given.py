@@ -14,6 +14,7 @@ from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.recompute import parse
 from meshwright.strategy.records import AXES, CpMethod, MoeBalance, Optimizer, Strategy
+from meshwright.units import counted
 
 MOST = 10**7  # no cluster and no batch has more of anything
 
@@ -211,7 +212,11 @@ def _layers(name: str, value: Any) -> tuple[int, ...]:
         raise _fault(name, error.diagnostics[0].message, way) from None
     wrong = [n for n in layers if not 0 <= n <= MOST]
     if wrong or not 1 <= len(layers) <= MOST:
-        said = f"{wrong[0]} is not 0 to {MOST:,} layers" if wrong else f"it lists {len(layers):,} stages"
+        said = (
+            f"{wrong[0]} is not 0 to {MOST:,} layers"
+            if wrong
+            else f"it lists {counted(len(layers), 'stage')}"
+        )
         raise _fault(name, f"{name} is {value!r:.60}, and {said}", way)
     return layers
 

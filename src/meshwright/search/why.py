@@ -10,7 +10,7 @@ from meshwright.cost.evaluation import Evaluation
 from meshwright.search.necessity import Necessity
 from meshwright.search.ranking import Candidate, axes_used, spelled
 from meshwright.strategy.records import Strategy
-from meshwright.units import GIB
+from meshwright.units import GIB, counted
 
 TRAFFIC = {
     "tp": "tensor-parallel traffic",
@@ -125,7 +125,7 @@ def simpler(best: Strategy, taken: Evaluation, fastest: Strategy, least: Evaluat
     mine, quickest = float(taken.step_time_s), float(least.step_time_s)
     said = (
         f"The fastest plan ({', '.join(differs(best, fastest))}) takes {quickest:.4g} s; this one uses "
-        f"{int(axes_used(best))} axes where that uses {int(axes_used(fastest))}, and loses "
+        f"{counted(axes_used(best), 'axis')} where that uses {int(axes_used(fastest))}, and loses "
         f"{mine / quickest - 1.0:.2%}."
     )
     return Sentence(said, ("step.time",), {"step.time": mine, "step.time.other": quickest})
@@ -136,7 +136,7 @@ def as_good(best: Strategy, first: Evaluation, plain: Strategy, second: Evaluati
     least, mine = float(first.step_time_s), float(second.step_time_s)
     said = (
         f"The simplest plan that is tied with it ({', '.join(differs(best, plain))}) does with "
-        f"{int(axes_used(plain))} of the {int(axes_used(best))} axes beside dp, and takes "
+        f"{int(axes_used(plain))} of the {counted(axes_used(best), 'axis')} beside dp, and takes "
         f"{mine / least - 1.0:.2%} more, which the model cannot tell from nothing."
     )
     return Sentence(said, ("step.time",), {"step.time": least, "step.time.other": mine})
@@ -176,7 +176,8 @@ def needs(evaluation: Evaluation, chips: int) -> str:
     parts = sorted(((k, float(v)) for k, v in evaluation.memory_bytes.items()), key=lambda p: -p[1])
     listed = " + ".join(f"{k} {v / GIB:.2f}" for k, v in parts if v > 0.005 * GIB)
     return (
-        f"the nearest plan needs {listed} = {peak / GIB:.2f} GiB a chip on {chips} chips, but one process "
+        f"the nearest plan needs {listed} = {peak / GIB:.2f} GiB a chip on {counted(chips, 'chip')}, but "
+        "one process "
         f"can allocate {capacity / GIB:.2f} GiB: {(peak - capacity) / GIB:.2f} GiB too much"
     )
 

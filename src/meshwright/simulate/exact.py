@@ -175,7 +175,7 @@ def _network(strategy: Strategy, found: Costs) -> Network:
         raise InputError(
             Diagnostic(
                 "MW157",
-                f"2 x pp {found.pp} x vpp {found.vpp} x {count(m)} microbatches = "
+                f"2 x pp {found.pp} x vpp {found.vpp} x {count(m)} {units.plural(m, 'microbatch')} = "
                 f"{count(passes)} passes, more than the {count(MOST_PASSES)} that a step is simulated with",
                 where="--exact",
                 hint="leave --exact out, or give a larger microbatch or a smaller global batch",

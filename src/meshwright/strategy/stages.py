@@ -25,6 +25,7 @@ import numpy.typing as npt
 
 from meshwright.errors import Diagnostic, InputError
 from meshwright.model.records import Model
+from meshwright.units import counted
 
 IntArray = npt.NDArray[np.int64]
 Counts = npt.NDArray[Any]  # whole numbers; halves where stages lie both ways
@@ -170,21 +171,22 @@ def layout_fault(
             return None
         return Diagnostic(
             "MW130",
-            f"{product} virtual stages, but {model.name} has {n_layers} layers: besides embedding and head, "
-            f"which may stand alone, {stages - most} stages would be empty",
+            f"{product} virtual stages, but {model.name} has {counted(n_layers, 'layer')}: besides "
+            "embedding and head, "
+            f"which may stand alone, {counted(stages - most, 'stage')} would be empty",
             where="pp, vpp",
             hint=f"lower pp or vpp until pp x vpp <= {most}",
         )
     listed = list(layers_per_stage)
     faults, hints = [], []
     if len(listed) != stages:
-        faults.append(f"layers_per_stage lists {len(listed)} virtual stages, but {product}")
+        faults.append(f"layers_per_stage lists {counted(len(listed), 'virtual stage')}, but {product}")
         hints.append(f"list {stages} numbers")
     if sum(listed) != n_layers:
         added = f"{' + '.join(map(str, _shortened(listed)))} = " if len(listed) > 1 else ""
         faults.append(
             f"layers_per_stage sums to {added}{sum(listed)}, but "
-            f"{model.name} has {n_layers} layers ({n_layers - sum(listed):+d})"
+            f"{model.name} has {counted(n_layers, 'layer')} ({n_layers - sum(listed):+d})"
         )
         hints.append(f"make the numbers sum to {n_layers}")
     if hints and stages <= min(MOST_TOLD, n_layers):

@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from meshwright.errors import Diagnostic, InputError
+from meshwright.units import counted
 
 Kind = Literal["F", "B", "I", "W"]  # forward; whole backward, or its input and its weight part
 
@@ -171,7 +172,7 @@ def microbatches_fault(needs: Needs, pp: int, microbatches: int) -> tuple[str, s
         )
     if microbatches < needs.fill * pp:
         said.append(
-            f"needs {needs.fill} x pp {pp} = {needs.fill * pp} microbatches or more, but there are "
+            f"needs {needs.fill} x pp {pp} = {counted(needs.fill * pp, 'microbatch')} or more, but there are "
             f"{microbatches}"
         )
-    return "; ".join(said), f"use {needs.enough(pp, microbatches)} microbatches"
+    return "; ".join(said), f"use {counted(needs.enough(pp, microbatches), 'microbatch')}"

@@ -8,6 +8,7 @@ from typing import Any, final
 
 from meshwright.errors import Diagnostic, did_you_mean
 from meshwright.model.records import Block, Model, distinct
+from meshwright.units import counted
 
 # The most that is read as each kind of size: about ten times the largest published model of 2026.
 MOST_WIDTH = 1 << 20
@@ -144,7 +145,7 @@ class Fields:
             )
         self.rule(
             len(value) == length,
-            f"{key} lists {len(value)} layers, num_hidden_layers says {length}",
+            f"{key} lists {counted(len(value), 'layer')}, num_hidden_layers says {length}",
             key,
             "num_hidden_layers",
         )
@@ -161,7 +162,7 @@ class Fields:
         else:
             self.rule(
                 length is None or len(value) == length,
-                f"{key} has {len(value)} layers, num_hidden_layers says {length}",
+                f"{key} has {counted(len(value), 'layer')}, num_hidden_layers says {length}",
                 key,
                 "num_hidden_layers",
             )
@@ -177,7 +178,7 @@ class Fields:
             return None
         self.rule(
             len(value) == length,
-            f"{key} lists {len(value)} layers, num_hidden_layers says {length}",
+            f"{key} lists {counted(len(value), 'layer')}, num_hidden_layers says {length}",
             key,
             "num_hidden_layers",
         )

@@ -8,6 +8,7 @@ from meshwright.model.readers.experts import grouped, multi_token, routed
 from meshwright.model.readers.fields import MOST_HEADS, MOST_LAYERS, MOST_WIDTH, Fields, model_of
 from meshwright.model.readers.glm import ffn_kinds
 from meshwright.model.records import Block, LinearAttention, Mixer, Mlp, Model
+from meshwright.units import counted
 
 _WORDS = ("linear_attention", "full_attention")
 
@@ -47,7 +48,7 @@ def _full(f: Fields, layers: int) -> list[bool]:
         delta = part.indices("kda_layers", layers, first=1)
         part.rule(
             not full & delta and len(full) + len(delta) == layers,
-            f"full_attn_layers names {len(full)} layers and kda_layers {len(delta)} of {layers}, "
+            f"full_attn_layers names {counted(len(full), 'layer')} and kda_layers {len(delta)} of {layers}, "
             f"{len(full & delta)} of them twice",
             "full_attn_layers",
             "kda_layers",

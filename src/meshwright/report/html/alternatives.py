@@ -113,7 +113,7 @@ def plans(report: Report) -> dict[str, Any]:
         for p in search.pareto
     ]
     searched = (
-        f"{units.count_text(search.searched)} strategies were evaluated in "
+        f"{units.count_text(search.searched)} {units.plural(search.searched, 'strategy')} evaluated in "
         f"{units.seconds_text(search.search_seconds)}, {units.count_text(search.feasible)} of them fit"
     )
     cut = [*search.bounded.items(), *search.rejected.items()]

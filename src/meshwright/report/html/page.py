@@ -24,7 +24,7 @@ def page(report: Report) -> str:
         model=e.model.name,
         cluster=f"{units.count_text(e.cluster.n_chips)} x {e.cluster.chip.name}",
         work=f"{units.length_text(e.work.seq_len)} tokens x {units.count_text(e.work.global_batch_size)} "
-        f"sequences a step, {e.work.precision}",
+        f"{units.plural(e.work.global_batch_size, 'sequence')} a step, {e.work.precision}",
         profile=as_json.profile_name(e),
         strategy=as_json.strategy_line(e.strategy),
         verdict=parts.verdict(report),

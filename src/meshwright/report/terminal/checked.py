@@ -10,6 +10,7 @@ from rich.text import Text
 from meshwright.report.as_json import strategy_line
 from meshwright.report.records import Checked
 from meshwright.report.terminal.findings import print_findings
+from meshwright.units import counted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,9 +22,7 @@ def print_checked(found: Checked, console: Console) -> None:
         console.print(f"{found.model.name} on {found.cluster.name}: {strategy_line(found.strategy)}")
     print_findings(found.diagnostics, console)
     counts = Counter(d.severity for d in found.diagnostics)
-    listed = ", ".join(
-        f"{counts[s]} {s}{'' if counts[s] == 1 else 's'}" for s in ("error", "warning", "note") if counts[s]
-    )
+    listed = ", ".join(f"{counted(counts[s], s)}" for s in ("error", "warning", "note") if counts[s])
     console.print(
         Text(f"ok{f' ({listed})' if listed else ''}", style="bold green")
         if found.ok

@@ -101,7 +101,8 @@ def print_headline(found: Estimate, console: Console) -> None:
         verdict = Text(f"fits: {peak} of {room} a chip", style="bold green")
     console.print(
         f"{found.model.name} on {units.count_text(cluster.n_chips)} x {cluster.chip.name}, "
-        f"{units.length_text(work.seq_len)} tokens x {units.count_text(work.global_batch_size)} sequences, "
+        f"{units.length_text(work.seq_len)} tokens x {units.count_text(work.global_batch_size)} "
+        f"{units.plural(work.global_batch_size, 'sequence')}, "
         f"{work.precision}, {profile_name(found)}{options}"
     )
     console.print(f"{strategy_line(found.strategy)}")
@@ -259,7 +260,8 @@ def print_run(found: Estimate, console: Console) -> None:
     console.print()
     days = range_text(found, run.days, units.number_text)
     console.print(
-        f"{units.count_text(run.total_tokens)} tokens: {units.count_text(round(run.n_steps))} steps, "
+        f"{units.count_text(run.total_tokens)} tokens: {units.count_text(round(run.n_steps))} "
+        f"{units.plural(round(run.n_steps), 'step')}, "
         f"{units.number_text(run.days)} days{days}, {units.count_text(round(run.chip_hours))} chip-hours, "
         "without failures, restarts and evaluation"
     )

@@ -33,7 +33,8 @@ def _print_answer(a: Answer, console: Console) -> None:
     work = a.work
     console.print(
         f"{a.model.name} on {a.cluster.n_chips:,} x {a.cluster.chip.name}, "
-        f"{units.length_text(int(work.seq_len))} tokens x {int(work.global_batch_size):,} sequences a step"
+        f"{units.length_text(int(work.seq_len))} tokens x "
+        f"{units.counted(work.global_batch_size, 'sequence')} a step"
     )
     batch = a.derived.get("global_batch_size")
     if batch is not None:

@@ -67,10 +67,12 @@ def _print_best(found: Improved, console: Console) -> None:
         return
     step = units.seconds_text(found.best.step_time_s)
     if found.best.strategy == found.base.strategy:
-        console.print(f"a whole search ({found.searched:,} strategies) finds nothing faster")
+        console.print(f"a whole search ({units.counted(found.searched, 'strategy')}) finds nothing faster")
         return
     far = f"{found.best_gain:+.1%} tokens/s{'' if found.base.fits else ', and it fits'}"
-    console.print(f"the best plan found (a whole search, {found.searched:,} strategies): {step}, {far}")
+    console.print(
+        f"the best plan found (a whole search, {units.counted(found.searched, 'strategy')}): {step}, {far}"
+    )
     console.print(f"  {strategy_line(found.best.strategy)}")
     console.print(f"  {found.best_changes}")
     console.print(f"  {found.best_why}")

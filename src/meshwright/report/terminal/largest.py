@@ -38,7 +38,9 @@ def print_maximum(found: Maximum, console: Console) -> None:
         console.print()
         print_table(console, _tried(found), spare=("tokens/s/chip",))
     console.print()
-    console.print(f"searched {found.searched:,} strategies in {units.seconds_text(found.search_seconds)}")
+    console.print(
+        f"searched {units.counted(found.searched, 'strategy')} in {units.seconds_text(found.search_seconds)}"
+    )
     if found.plan is not None and found.plan.diagnostics:
         console.print()
         print_findings(found.plan.diagnostics, console)

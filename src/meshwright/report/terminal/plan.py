@@ -178,7 +178,8 @@ def _necessity(found: Plan, best: Estimate) -> Table:
 
 def _searched(found: Plan) -> Text:
     text = Text(
-        f"searched {found.searched:,} strategies in {units.seconds_text(found.search_seconds)}, "
+        f"searched {units.counted(found.searched, 'strategy')} in "
+        f"{units.seconds_text(found.search_seconds)}, "
         f"{found.feasible:,} fit"
     )
     if found.reranked:

@@ -35,7 +35,10 @@ def print_axis(found: RankMap, name: str, console: Console, *, full: bool) -> No
     _headline(found, console)
     kind = found.kind(name)
     console.print()
-    console.print(f"{name}: {CARRIES[name]}; {kind.count:,} x {kind.size:,} ranks, {crossed(found, kind)}")
+    console.print(
+        f"{name}: {CARRIES[name]}; {kind.count:,} x {units.counted(kind.size, 'rank')}, "
+        f"{crossed(found, kind)}"
+    )
     table = plain_table(">group", "ranks", "domains", title=f"groups of {name}")
     lists = kind.ranks()
     for i in range(len(lists)) if full else _ends(len(lists), LISTED):

@@ -21,7 +21,7 @@ def print_reported(found: Report, console: Console) -> None:
     console.print()
     search = found.search
     console.print(
-        f"searched {units.count_text(search.searched)} strategies in "
+        f"searched {units.count_text(search.searched)} {units.plural(search.searched, 'strategy')} in "
         f"{units.seconds_text(search.search_seconds)}, {units.count_text(search.feasible)} fit"
     )
     if found.simulated is not None:
@@ -30,5 +30,6 @@ def print_reported(found: Report, console: Console) -> None:
         console.print(f"not simulated: {diagnostic.message}")
     for one in found.what_ifs:
         console.print(
-            f"what if {one.field}: {len(one.sweep.points)} values in {units.seconds_text(one.sweep.seconds)}"
+            f"what if {one.field}: {units.counted(len(one.sweep.points), 'value')} in "
+            f"{units.seconds_text(one.sweep.seconds)}"
         )

@@ -49,7 +49,9 @@ def print_sweep(found: Sweep, console: Console) -> None:
             console.print(f"  {sentence.text}")
         console.print()
     own_search = f"{found.searched:,} searched, the rest followed from these" if found.searched else ""
-    console.print(f"{len(found.points):,} points in {units.seconds_text(found.seconds)}: {own_search}")
+    console.print(
+        f"{units.counted(len(found.points), 'point')} in {units.seconds_text(found.seconds)}: {own_search}"
+    )
     if not found.simulated:
         console.print(
             f"of more than {MOST_SIMULATED} points closed forms decide: `plan` at one of them simulates its "

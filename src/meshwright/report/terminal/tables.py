@@ -86,7 +86,7 @@ def print_cluster(found: dict[str, Any], console: Console) -> None:
 def print_calibration(found: dict[str, Any], console: Console) -> None:
     """How well the fitted numbers explain the runs."""
     seen, unseen = found["median_abs_error_percent"], found["left_out_median_abs_error_percent"]
-    runs = f"{found['runs']:,} runs of {found['sources']:,} source{'' if found['sources'] == 1 else 's'}"
+    runs = f"{units.counted(found['runs'], 'run')} of {units.counted(found['sources'], 'source')}"
     console.print(f"fitted to {runs}: median error {units.percent_text(seen / 100)}")
     if unseen is not None:
         error = units.percent_text(unseen / 100)

@@ -47,7 +47,7 @@ _MEANS = {
 def print_validation(found: Validation, console: Console, *, rows: bool) -> None:
     """The summary; with `rows` every figure compared."""
     shown: dict[str, Any] = found.json()
-    console.print(f"{shown['runs']:,} runs, {shown['evaluated']:,} evaluated")
+    console.print(f"{units.counted(shown['runs'], 'run')}, {shown['evaluated']:,} evaluated")
     for word in ("skipped", "missed"):
         if shown.get(word):
             console.print(f"{word}: {', '.join(f'{reason} {n:,}' for reason, n in shown[word].items())}")
@@ -80,7 +80,7 @@ def _print_left_out(found: Unseen, console: Console) -> None:
     console.print(
         "These are the runs that the numbers of time were fitted to. Each source predicted by a fit without "
         f"it: median error {units.percent_text(median)}, 90 % below {units.percent_text(most)} "
-        f"({found.n_runs:,} runs, {found.date}). No number of memory is fitted."
+        f"({units.counted(found.n_runs, 'run')}, {found.date}). No number of memory is fitted."
     )
 
 
