@@ -12,8 +12,10 @@ from meshwright import api
 from meshwright.files import request as requests
 from meshwright.search import rerank
 from meshwright.search.bounds import Request
+from meshwright.search.necessity import does_without
 from meshwright.search.plan import Found, search
 from meshwright.search.ranking import Candidate, Shortlist
+from meshwright.search.space import build
 from meshwright.simulate import many
 from meshwright.simulate.exact import exact
 from meshwright.simulate.many import passes, step_times
@@ -149,3 +151,17 @@ def test_the_command_tells_the_simulated_time_and_the_closed_form() -> None:
         "llama-3.1-70b", "64xh100", work=plan.work, recompute=best.strategy.recompute, **fields
     )
     assert again.step_time_s == pytest.approx(best.step_time_s, rel=1e-12)
+
+
+def test_no_plan_that_is_kept_beats_the_best_without_a_technique_it_lacks() -> None:
+    """What is kept for its place in the ranking may be the best without something, once simulated."""
+    read = requests.read(
+        "zamba2-7b", "32xtrn2", seq_len=2048, global_batch_size=16, strategy={},
+        overrides={"scale_up_gbytes_s": 900, "scale_out_gbits_s": 10, "usable_gib": 78},
+    )  # fmt: skip
+    request = Request(read.model, read.cluster.cluster, read.work, read.profile)
+    space = build(request.model, request.cluster, request.work, {}, request.profile)
+    (kept,) = rerank.searches([(request, 10)], space)
+    for technique, without in kept.without.items():
+        mine = [plan.seconds for plan in kept.best if does_without(technique, plan.strategy)]
+        assert without.plans[0].seconds <= min(mine) * (1 + 1e-12), technique
