@@ -88,9 +88,9 @@ def rates(
 
     Along a torus axis of n chips a group has m members every t chips. Its members' links are shared with
     the t - 1 groups between them, so a gather gets W/t, twice that both ways round if m t = n and the axis
-    closes; several axes add up. Members in two pieces, m every t chips and such a run every u, are m times as
-    many and share with u / m - 1 groups. All-to-all passes m/4 neighbours on average (a line: m/2 each way), so
-    with s bytes a rank an axis takes s t m / (8 W), without a wrap s t m / (4 W); the slowest axis binds.
+    closes; several axes add up. In two pieces, m every t chips and such runs every u, a group shares with
+    u/m - 1 others. All-to-all passes m/4 neighbours on average (a line: m/2 each way), so with s bytes a rank
+    an axis takes s t m / (8 W), without a wrap s t m / (4 W); the slowest axis binds.
 
     `axes` and which of them close (`wraps`), one `link`'s bandwidth one way; `pieces`: (stride, degree) of
     the group inside the slice, `local` their ranks; degrees may be arrays.
