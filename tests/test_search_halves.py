@@ -26,13 +26,14 @@ from meshwright.search.bounds import Request
 from meshwright.search.found import Scan
 from meshwright.search.necessity import TECHNIQUES, does_without
 from meshwright.search.ranking import axes_used
+from meshwright.search.rerank import BAND
 from meshwright.search.scan import scans
 from meshwright.search.space import Space, build
 from meshwright.strategy.records import ORDERS, Strategy
 from meshwright.work import Work
 from test_search_fork import said
 
-SEEDS = range(6)
+SEEDS = range(5)
 MOST = 100  # strategies of a space
 TOP, SLACK = 4, 0.03
 PLACES = {  # chips, with figures of networks that are what they are, far slower, or the quicker one
@@ -49,13 +50,15 @@ PLACES = {  # chips, with figures of networks that are what they are, far slower
 
 @dataclass(frozen=True)
 class Case:
-    """A small space, and how many strategies are bounded and evaluated together."""
+    """A small space, how many strategies are bounded and evaluated together, and how much slower than the
+    best those may be that are kept beyond what is asked."""
 
     model: Model
     place: Cluster
     work: Work
     words: Mapping[str, Any]
-    few: int
+    few: int = 4096
+    band: float = 0.0
 
     @property
     def request(self) -> Request:
@@ -67,7 +70,8 @@ class Case:
         return build(self.model, self.place, self.work, fixed, self.request.profile)
 
     def searched(self, *, apart: bool) -> Scan:
-        return scans([(self.request, TOP, TECHNIQUES)], self.space, slack=SLACK, apart=apart)[0]
+        asked = [(self.request, TOP, TECHNIQUES)]
+        return scans(asked, self.space, slack=SLACK, band=self.band, apart=apart)[0]
 
     def evaluated(self, strategies: Sequence[Strategy]) -> list[Evaluation]:
         r = self.request
@@ -140,7 +144,7 @@ def a_case(random: Random, least: int, most: int) -> tuple[Case, list[Strategy]]
         precision = random.choice(["bf16", "bf16", "fp8"]) if place.chip.fp8_flops else "bf16"
         work = Work(random.choice([1024, 4096, 16384]), place.n_chips * random.choice([1, 2]), precision)
         words = words_of(random, model, place.n_chips)
-        case = Case(model, place, work, words, random.choice([3, 20, 4096]))
+        case = Case(model, place, work, words, random.choice([3, 20, 4096]), random.choice([0.0, BAND]))
         legal = list(islice(enumerated(model, place, work, words), most + 1))
         if least <= len(legal) <= most:
             peaks = [float(e.peak_bytes) for e in case.evaluated(random.sample(legal, 8))]
@@ -176,13 +180,14 @@ def check(found: Scan, case: Case, legal: Sequence[Strategy], each: Sequence[Eva
             assert seconds[one] == pytest.approx(plan.step_time_s, rel=1e-9)
     listed = {one for plan in found.best for one in (plan.strategy, *plan.tied)}
     last = found.best[-1].step_time_s if len(found.best) >= TOP else np.inf
+    near = max(last, fitting[0][0] * (1 + case.band))
     for time, strategy in fitting:
-        if strategy not in listed and time < last * (1 - 1e-9):
+        if strategy not in listed and time < near * (1 - 1e-9):
             assert any(plain(one) == plain(strategy) and seconds[one] <= time * (1 + 1e-9) for one in listed)
     for technique in TECHNIQUES:
         times = [time for time, strategy in fitting if bool(does_without(technique, strategy))]
         own = [plan.step_time_s for plan in found.without[technique].plans]
-        assert own == pytest.approx(times[:1], rel=1e-9)
+        assert own[:1] == pytest.approx(times[:1], rel=1e-9)
     bar, kinds = fitting[0][0] * (1 + SLACK), {int(axes_used(s)) for _, s in fitting}
     for kind in kinds:
         least = min(time for time, strategy in fitting if int(axes_used(strategy)) == kind)
@@ -221,7 +226,7 @@ def test_a_half_that_finds_nothing_in_the_first_order_may_find_the_best_in_anoth
     place = parse("8xmi300x", {"scale_up_size": 4, "scale_out_gbits_s": 8, "usable_gib": 6.8})
     own = {"pp": (1, 4), "cp": (1, 2), "cp_method": ("all-gather", "all-to-all")}
     orders = (("tp", "dp", "cp", "pp"), ("tp", "cp", "dp", "pp"))
-    case = Case(DENSE, place, Work(16384, 8), FEW_WORDS | own | {"placement": orders}, 4096)
+    case = Case(DENSE, place, Work(16384, 8), FEW_WORDS | own | {"placement": orders})
     legal = list(enumerated(case.model, place, case.work, case.words))
     fitting = [(e.step_time_s, s) for s, e in zip(legal, case.evaluated(legal)) if e.fits]
     fastest, best = min(fitting, key=itemgetter(0))
@@ -240,7 +245,7 @@ def test_what_is_recomputed_need_not_come_back_from_the_host() -> None:
     recomputes nothing fits."""
     place = parse("4xh100", {"usable_gib": 40})
     words = FEW_WORDS | {"offload": ("activations",), "recompute": ("none", "full")}
-    case = Case(DENSE, place, Work(4096, 8), words, 4096)
+    case = Case(DENSE, place, Work(4096, 8), words)
     legal = list(enumerated(case.model, place, case.work, words))
     seconds = {s.recompute: e.step_time_s for s, e in zip(legal, case.evaluated(legal)) if e.fits}
     assert seconds["full"] < seconds["none"]
