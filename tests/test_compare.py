@@ -205,3 +205,20 @@ def test_command(capsys: pytest.CaptureFixture[str]) -> None:
 def test_odd_requests_are_told(odd: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["compare", "llama-3.1-8b", *ARGS, *odd]) == 2
     assert "MW910" in capsys.readouterr().err
+
+
+def test_long_lists_of_layers_are_short_in_tables_and_whole_in_json(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from meshwright.cli.main import run
+
+    layers = ["+".join(map(str, some)) for some in ([8] * 15 + [6], [7, *[8] * 14, 7])]
+    args = ["compare", "llama-3.1-405b", "--on", "1024xh100", "--seq-len", "8k", "--global-batch", "256",
+            "--tp", "8", "--pp", "16", "--vary", f"layers_per_stage={','.join(layers)}"]  # fmt: skip
+    assert run(args) == 0
+    table = capsys.readouterr().out.partition("asked or derived differently")[2]
+    assert "8 x15, 6" in table
+    assert "7, 8 x14, 7" in table
+    assert max(map(len, table.splitlines())) < 140
+    assert run([*args, "--json"]) == 0
+    assert [8] * 15 + [6] in json.loads(capsys.readouterr().out)["differs"]["strategy.layers_per_stage"]

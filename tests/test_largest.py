@@ -12,7 +12,7 @@ from meshwright import api
 from meshwright.checks.rule import divisors
 from meshwright.cli.main import run
 from meshwright.errors import InputError
-from meshwright.search.largest import LEAST_LENGTH
+from meshwright.search.largest import LEAST_LENGTH, QUANTITIES
 
 SMALL = {"model": "llama-3.2-1b", "cluster": "8xa100-40gb"}
 
@@ -146,3 +146,35 @@ def test_faults_are_told_together() -> None:
         found("microbatch_size", seq_len="8k", global_batch_size=8, microbatch_size=2)
     with pytest.raises(InputError, match="up-to"):
         found("seq_len", global_batch_size=8, up_to=100)
+
+
+def test_ends_are_named_for_what_they_are(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    args = ["llama-3.2-1b", "--on", "8xa100-40gb", "--seq-len", "4k", "--tp", "8", "--pp", "1"]
+
+    def said(*more: str) -> str:
+        run(["max", *more])
+        return capsys.readouterr().out
+
+    asked = "the end of the range that was asked"
+    assert "as far as is tried without --up-to (128M tokens a step)" in said("global_batch", *args)
+    assert asked in said("global_batch", *args, "--up-to", "64")
+    whole = said("microbatch_size", *args, "--global-batch", "4")
+    assert "microbatch_size up to 4 sequences, the whole batch" in whole
+    part = said("microbatch_size", *args, "--global-batch", "4", "--up-to", "2")
+    assert asked in part
+    assert "the whole batch" not in part
+
+    path = tmp_path / "plan.yaml"
+    assert run(["estimate", *args, "--global-batch", "8", "-o", str(path)]) == 0
+    capsys.readouterr()
+    assert "no n_layers fits with this file's strategy, recompute none" in said(
+        "n_layers", str(path), "--set", "cluster.usable_gib=4", "--recompute", "none"
+    )
+
+
+@pytest.mark.parametrize("args", [["max"], ["max", "llama-3.2-1b", "--on", "8xh100"]])
+def test_a_missing_quantity_lists_them_all(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(args) == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in QUANTITIES)
+    assert "meshwright max seq_len" in said

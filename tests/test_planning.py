@@ -34,11 +34,32 @@ def test_ranges_lists_and_any_are_the_values_tried() -> None:
     assert space["placement"][0] == "tp,cp,dp,pp"
 
 
+def test_what_is_not_tried_of_a_field_is_told() -> None:
+    """Every field of which there is more than the space holds says so, unless it was given."""
+    found = api.plan("llama-3.2-1b", "12xh100", seq_len="4k", global_batch_size=96, show_space=True)
+    assert found.space is not None
+    assert found.left is not None
+    assert {"schedule", "offload", "cp_method", "zero_group", "recompute", "microbatch_size"} <= set(
+        found.left
+    )
+    assert 12 not in found.space["microbatch_size"]  # a divisor of the batch above 8
+    some = api.plan(
+        "llama-3.2-1b", "12xh100", seq_len="4k", global_batch_size=96, microbatch_size="8:96",
+        zero_group="3:6", zero=1, show_space=True,
+    )  # fmt: skip
+    assert some.space is not None
+    assert some.left is not None
+    assert not {"zero_group", "microbatch_size"} & set(some.left)
+    assert some.space["zero_group"] == (3, 4, 6)  # what divides the chips, and not powers of two alone
+    assert 12 in some.space["microbatch_size"]
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"tp": "4:2"}, "tp 4:2 runs backwards"),
         ({"tp": "3:3"}, "tp 3:3 holds none of the values there are: 1, 2, 4"),
+        ({"zero_group": "5:7"}, "zero_group 5:7 holds none of the values there are: 1, 2, 4"),
         ({"tp": "1:2:3"}, "not a range"),
         ({"tp": "0:4"}, "tp is 0"),
         ({"objective": "glory"}, "no objective 'glory'"),

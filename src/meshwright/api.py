@@ -361,7 +361,7 @@ def largest(
         asked.quantity, Asked(r.model, r.cluster.cluster, r.work, r.profile), r.strategy,
         up_to=asked.up_to, tokens_per_step=asked.tokens_per_step, progress=progress,
     )  # fmt: skip
-    return estimating.maximum(r, found, r.price(price(price_per_chip_hour)))
+    return estimating.maximum(r, found, r.price(price(price_per_chip_hour)), asked.up_to)
 
 
 @typed

@@ -105,7 +105,9 @@ def brief(request: Request, strategy: Strategy, evaluation: Any) -> Estimate:
     )
 
 
-def maximum(request: Request, found: Largest, price_per_chip_hour: float | None) -> Maximum:
+def maximum(
+    request: Request, found: Largest, price_per_chip_hour: float | None, up_to: int | None
+) -> Maximum:
     """The record of a largest value: the plan there, the next value above, and every value searched whole."""
     from meshwright.files.inverse import at_value
     from meshwright.report.largest import Maximum, Point
@@ -131,4 +133,7 @@ def maximum(request: Request, found: Largest, price_per_chip_hour: float | None)
         model=request.model,
         cluster=request.cluster.cluster,
         work=request.work,
+        up_to=up_to,
+        fixed=request.strategy,
+        of_file=tuple(name for name in request.of_file if name in request.strategy),
     )

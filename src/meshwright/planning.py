@@ -130,6 +130,7 @@ def plan(request: Request, wish: Wish, ask: Ask) -> Plan:
         points += _budgets(winner, best, wish, ask)
     return replace(
         best,
+        ways_out=_ways_out(request, best, wish, ask),
         searched=sum(r.searched for r in results),
         feasible=sum(r.feasible for r in results),
         search_seconds=sum(r.search_seconds for r in results),
@@ -317,6 +318,17 @@ def _winner(results: Sequence[Plan], choices: Sequence[Choice], wish: Wish) -> P
     if wish.days is not None:
         return min(able, key=lambda f: (f.cluster.n_chips, _seconds_per_token(f)))
     return min(able, key=_seconds_per_token)
+
+
+def _ways_out(request: Request, found: Plan, wish: Wish, ask: Ask) -> tuple[str, ...]:
+    """What could be done where nothing fits."""
+    from meshwright.search.blocked import ways_out
+    from meshwright.search.bounds import Request as Asked
+
+    if found.plans or (found.nearest is not None and found.nearest.fits):
+        return ()
+    asked = Asked(found.model, found.cluster, found.work, found.profile)
+    return ways_out(asked, request.strategy, wish.target, ask.progress)
 
 
 def _seconds_per_token(found: Plan) -> float:

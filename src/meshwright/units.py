@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
+from itertools import groupby
 from numbers import Real
 
 _NUMBER = re.compile(
@@ -229,6 +231,19 @@ def counted(count: int, noun: str) -> str:
     ('1 chip', '16,384 chips')
     """
     return f"{int(count):,} {plural(int(count), noun)}"
+
+
+def runs_text(values: Sequence[object], most: int = 6) -> str:
+    """A long list in runs of equal values, the middle left out where there are more than `most` runs.
+
+    >>> runs_text([9, 8, 8, 8, 7]), runs_text([1, 2, 1, 2, 1, 2, 1, 2], most=4)
+    ('9, 8 x3, 7', '1, 2, 1, ..., 2 (8 in all)')
+    """
+    runs = [(value, len(list(alike))) for value, alike in groupby(values)]
+    told = [f"{value}{f' x{count}' if count > 1 else ''}" for value, count in runs]
+    if len(told) <= most:
+        return ", ".join(told)
+    return f"{', '.join(told[: most - 1])}, ..., {told[-1]} ({len(values)} in all)"
 
 
 def length_text(value: int) -> str:

@@ -143,7 +143,10 @@ def _usage(error: click.UsageError, as_json: bool) -> int:
     from meshwright.errors import Diagnostic
 
     command = error.ctx.command_path if error.ctx is not None else "meshwright"
-    found = Diagnostic("MW900", error.format_message(), hint=f"{command} --help lists what it takes")
+    hint = f"{command} --help lists what it takes"
+    if isinstance(error, click.MissingParameter) and error.ctx is not None and error.ctx.command.epilog:
+        hint = f"{error.ctx.command.epilog}; {hint}"
+    found = Diagnostic("MW900", error.format_message(), hint=hint)
     return _report([found], as_json)
 
 

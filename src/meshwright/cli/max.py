@@ -10,8 +10,12 @@ from meshwright.cli import output
 from meshwright.cli.options import arguments, json_flag, request
 
 
-@click.command("max")
-@click.argument("quantity", metavar="seq_len|microbatch_size|n_layers|global_batch")
+@click.command(
+    "max",
+    epilog="QUANTITY is seq_len, microbatch_size, n_layers or global_batch, as in "
+    "meshwright max seq_len llama-3.1-8b --on 8xh100 --global-batch 8",
+)
+@click.argument("quantity", metavar="QUANTITY")
 @request
 @click.option("--up-to", metavar="N", help="The end of the range; k = 1024.")
 @click.option("-o", "--output", "path", metavar="FILE", help="Write the plan at the maximum as YAML.")

@@ -35,6 +35,7 @@ class Request:
     derived: dict[str, Because] = field(default_factory=dict)
     batches: tuple[int, ...] = ()
     price_per_chip_hour: float | None = None  # of a plan file
+    of_file: tuple[str, ...] = ()  # the fields of `strategy` that a plan file gave
 
     def price(self, given: float | None) -> float | None:
         """US dollars for an hour of a chip: what is given, else what a plan file says."""
@@ -95,14 +96,18 @@ def read(
     assert machine is not None
     assert asked is not None
     assert efficiency is not None
+    of_file: tuple[str, ...] = ()
     if isinstance(source, PlanGiven):
+        of_file = tuple(name for name in source.strategy if name not in given)
         shape, spelled, given = source.model, source.model_as_given, {**source.strategy, **given}
     else:
         shape, spelled = source
     taken = {f"cluster.{name}": Because(value, because) for name, value, because in machine.cluster.derived}
     derived = {**asked.derived, **taken}
     paid = None if plan is None else plan.price_per_chip_hour
-    return Request(shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches, paid)
+    return Request(
+        shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches, paid, of_file
+    )
 
 
 def _figures(overrides: Mapping[str, float], faults: Faults) -> dict[str, float]:

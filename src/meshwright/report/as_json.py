@@ -340,6 +340,7 @@ def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
         "why": [said.text for said in plan.why],
         "sentences": [said.json() for said in plan.why],
         "nearest": None if plan.nearest is None else {"plan": plan_json(plan.nearest), "needs": plan.needs},
+        "ways_out": list(plan.ways_out),
         "choices": [choice_json(c) for c in plan.choices],
         "pareto": [point_json(p) for p in plan.pareto],
     }

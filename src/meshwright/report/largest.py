@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from meshwright.hardware.records import Cluster
@@ -34,7 +34,9 @@ class Maximum:
     """The largest `value` of a quantity that fits (None: none does) and the fastest plan there.
 
     `bound` is memory, rules (no legal strategy above) or range (the end of what was asked fits). `above` is
-    the next value, with its nearest miss, and `needs` what that lacks. `model` and `work` are those asked of.
+    the next value, with its nearest miss, and `needs` what that lacks. `model` and `work` are those asked of;
+    `up_to` ended the range where it was given, `fixed` are the strategy's fields that were, `of_file`
+    the ones that a plan file brought.
     """
 
     quantity: str
@@ -49,6 +51,9 @@ class Maximum:
     model: Model
     cluster: Cluster
     work: Work
+    up_to: int | None = None
+    fixed: dict[str, Any] = field(default_factory=dict)
+    of_file: tuple[str, ...] = ()
 
     @property
     def unit(self) -> str:

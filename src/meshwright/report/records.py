@@ -215,6 +215,7 @@ class Plan:
     why: tuple[Sentence, ...]
     nearest: Estimate | None = None
     needs: str = ""
+    ways_out: tuple[str, ...] = ()  # sentences, where nothing fits
     space: dict[str, tuple[Any, ...]] | None = None
     left: dict[str, str] | None = None  # what was not tried of a field, and why
     choices: tuple[Choice, ...] = ()

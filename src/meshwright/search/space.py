@@ -203,7 +203,7 @@ def build(
     cannot express. Raises InputError for unreadable fields and for those of which nothing is left.
     """
     choices = read_choices(fixed)
-    words, numbers = chosen(choices, model, work, profile, target)
+    words, numbers = chosen(choices, model, work, profile, cluster.n_chips, target)
     space = _blocks(model, cluster, work, numbers, words)
     return replace(
         space,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from meshwright.checks.advice import present_modules
+from meshwright.checks.rule import divisors
 from meshwright.cost.schedule import names as schedules
-from meshwright.errors import InputError
+from meshwright.errors import Diagnostic, InputError
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.search.derive import bare_selective
@@ -28,6 +29,10 @@ LEFT = {
     "finetune": "it decides what is trained, not where",
     "moe_balance": "it decides how experts are trained, not where",
     "dispatcher": "the framework's own, which its efficiency numbers were measured with",
+    "cp_method": "the two that most programs run; any: all-gather and hierarchical too",
+    "zero_group": "all ranks, a domain or a node; a number, a list or a range of them: other sizes",
+    "recompute": "single modules and the recipes' sets; any other set, layers:N or products:N can be listed",
+    "microbatch_size": "above 8 powers of two, at most 1M tokens; a range: every divisor of the batch",
     "layers_per_stage": "balanced over the stages, embedding and head counted as work",
 }
 
@@ -93,7 +98,7 @@ def recomputes(model: Model, profile: Profile) -> tuple[str, ...]:
 
 
 def chosen(
-    choices: Values, model: Model, work: Work, profile: Profile, target: Target | None = None
+    choices: Values, model: Model, work: Work, profile: Profile, chips: int, target: Target | None = None
 ) -> tuple[Values, Values]:
     """The words to try, and what is left of the `choices` of numbers; a target takes out what it lacks.
 
@@ -109,11 +114,16 @@ def chosen(
         listed: list[Any] = []
         for value in values:
             if isinstance(value, Between):
-                listed += value.of((0, 1, 2, 3)) if name == "zero" else _divisors_in(value)
+                listed += value.of((0, 1, 2, 3)) if name == "zero" else value.of(divisors(chips))
             elif isinstance(value, str) and value == ANY:
                 listed += most.get(name, words[name])
             else:
                 listed.append(bare_selective(profile) if value == "selective" else value)
+        if not listed:
+            near = ", ".join(map(str, divisors(chips)[:12]))
+            said = f"{name} {' or '.join(map(str, values))} holds none of the values there are: {near}"
+            hint = f"widen it, or leave {name} out"
+            raise InputError(Diagnostic("MW104", said, where=name, hint=hint))
         words[name] = tuple(dict.fromkeys(listed))
     if target is not None:
         asked = {name: words[name] if name in words else numbers[name] for name in choices if name != "dp"}
@@ -151,8 +161,3 @@ def left(choices: Values) -> dict[str, str]:
 def within(value: int, choices: tuple[Any, ...]) -> bool:
     """Whether a number is among choices that may hold ranges."""
     return any(c.low <= value <= c.high if isinstance(c, Between) else c == value for c in choices)
-
-
-def _divisors_in(between: Between) -> list[int]:
-    """Powers of two of a range of group sizes."""
-    return [1 << i for i in range(24) if between.low <= 1 << i <= between.high]

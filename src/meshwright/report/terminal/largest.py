@@ -12,6 +12,7 @@ from meshwright.report.largest import Maximum
 from meshwright.report.terminal.estimate import print_headline, print_run, print_tables
 from meshwright.report.terminal.findings import print_findings
 from meshwright.report.terminal.table import plain_table, print_table
+from meshwright.search.largest import MOST_BATCH_TOKENS
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
 def print_maximum(found: Maximum, console: Console) -> None:
     """Verdict, the plan at the largest value, what binds above it, and the values that were searched."""
     if found.value is None:
-        console.print(Text(f"no {found.quantity} fits", style="bold red"))
+        console.print(Text(f"no {found.quantity} fits{_fixed(found)}", style="bold red"))
     else:
         said = f"{found.quantity} up to {_value(found, found.value)} {found.unit}"
         if found.bound == "range":
-            said += ", the end of the range that was asked"
+            said += f", {_end(found)}"
         console.print(Text(said, style="bold green"))
     if found.plan is not None:
         console.print()
@@ -46,16 +47,38 @@ def print_maximum(found: Maximum, console: Console) -> None:
         print_findings(found.plan.diagnostics, console)
 
 
+def _end(found: Maximum) -> str:
+    """What ends the range: `--up-to`, the batch, or how far is tried where nothing is said."""
+    if found.quantity == "microbatch_size" and found.value == found.work.global_batch_size:
+        return "the whole batch"
+    if found.up_to is not None:
+        return "the end of the range that was asked"
+    tokens = units.length_text(MOST_BATCH_TOKENS)
+    most = f" ({tokens} tokens a step)" if found.quantity == "global_batch" else ""
+    return f"as far as is tried without --up-to{most}"
+
+
+def _fixed(found: Maximum) -> str:
+    """What was fixed, where anything was."""
+    flags = {name: value for name, value in found.fixed.items() if name not in found.of_file}
+    told = ["this file's strategy"] if found.of_file else []
+    told += [f"{name} {_given(value)}" for name, value in flags.items()]
+    return f" with {', '.join(told)}" if told else ""
+
+
+def _given(value: object) -> str:
+    return " or ".join(map(_given, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def _bound_text(found: Maximum) -> str:
     """What stops the value from being larger."""
     if found.above is None:
-        what = {
-            "global_batch": "a larger batch only adds microbatches; --up-to raises the end",
-            "microbatch_size": "the whole batch is one microbatch",
-        }.get(found.quantity, "--up-to raises the end")
-        return f"memory does not bind: {what}"
+        if found.quantity == "microbatch_size" and found.value == found.work.global_batch_size:
+            return "memory does not bind: the whole batch is one microbatch"
+        only = "a larger batch only adds microbatches; " if found.quantity == "global_batch" else ""
+        return f"memory does not bind: {only}--up-to raises the end"
     near = "" if found.above.plan is None else f" ({strategy_line(found.above.plan.strategy)})"
-    return f"at {_value(found, found.above.value)} nothing fits: {found.needs}{near}"
+    return f"at {_value(found, found.above.value)} nothing fits{_fixed(found)}: {found.needs}{near}"
 
 
 def _tried(found: Maximum) -> Table:

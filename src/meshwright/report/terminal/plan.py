@@ -215,3 +215,8 @@ def _print_miss(found: Plan, console: Console) -> None:
         print_table(console, memory_table(found.nearest))
     if found.needs:
         console.print(found.needs)
+    if found.ways_out:
+        console.print()
+        console.print("ways out")
+        for said in found.ways_out:
+            console.print(f"  {said}")
