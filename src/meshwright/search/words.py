@@ -23,7 +23,7 @@ PLAIN = "1f1b"
 
 # Fields of which a search tries less than there is, and why; each can be listed, or asked for with `any`.
 LEFT = {
-    "schedule": "what the framework's own pipeline runs; any: all ten",
+    "schedule": "what the profile's framework runs unless told; any: all there are",
     "offload": "host memory is a last resort; any: parameters, activations and experts too",
     "optimizer": "it decides what is trained, not where",
     "finetune": "it decides what is trained, not where",
