@@ -161,9 +161,10 @@ def test_schedules_that_run_backwards_early_forbid_it(word: str) -> None:
     asked(64, pp=16, ep=64, schedule=word, moe_balance="bias")
 
 
-def test_a_model_without_experts_has_none_to_balance() -> None:
+@pytest.mark.parametrize("given", [{"moe_balance": "bias"}, {"options": ["capacity:1.25"]}])
+def test_a_model_without_experts_has_none_to_balance(given: dict[str, Any]) -> None:
     with pytest.raises(InputError) as caught:
-        api.estimate("llama-3.1-8b", "8xh100", seq_len="4k", global_batch_size=8, moe_balance="bias")
+        api.estimate("llama-3.1-8b", "8xh100", seq_len="4k", global_batch_size=8, **given)
     assert [d.code for d in caught.value.diagnostics] == ["MW117"]
     assert not balanced(*requested("llama-3.1-8b"))
 

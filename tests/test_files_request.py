@@ -52,6 +52,27 @@ def test_a_plan_survives_the_trip(tmp_path: Path) -> None:
     assert (tmp_path / "again.yaml").read_text() == path.read_text()
 
 
+@pytest.mark.parametrize(
+    ("options", "strategy", "left"),
+    [
+        ((), {}, {"fused-loss", "documents:2k", "capacity:1.25"}),
+        (("documents:4k",), {}, {"fused-loss", "documents:4k", "capacity:1.25"}),
+        (("dropless",), {}, {"fused-loss", "documents:2k", "dropless"}),
+        ((), {"moe_balance": "microbatch"}, {"fused-loss", "documents:2k"}),
+        (("compile",), {}, {"compile"}),
+        (("compile", "straggler:1.1"), {}, {"compile", "straggler:1.1"}),
+    ],
+)
+def test_switches_of_a_file_go_by_what_restates_them(
+    tmp_path: Path, options: tuple[str, ...], strategy: dict[str, str], left: set[str]
+) -> None:
+    """`--documents` beside a file keeps its other switches, `--options` replaces them all."""
+    path = tmp_path / "plan.yaml"
+    own = ["fused-loss", "documents:2k", "capacity:1.25"]
+    api.save(api.estimate("qwen3-30b-a3b", "8xh100", **ASK, ep=8, options=own, nearest=0), path)
+    assert set(request.read(path, None, options=options, strategy=strategy).work.options) == left
+
+
 def test_flags_win_over_a_plan_file(tmp_path: Path) -> None:
     path = tmp_path / "plan.yaml"
     api.save(api.estimate("llama-3.1-8b", "8xh100", **ASK, zero=3, nearest=0), path)

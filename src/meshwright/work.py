@@ -56,6 +56,12 @@ EFFECTS: dict[str, str] = {
 VALUED: dict[str, tuple[int, int, str]] = {
     "straggler": (1, 100, "1.1"), "documents": (1, 2**40, "2k"), "capacity": (1, 100, "1.25"),
 }  # fmt: skip
+# Switches that a flag of their own spells, by that flag.
+FLAGS: dict[str, frozenset[str]] = {
+    "straggler": frozenset({"straggler"}),
+    "documents": frozenset({"documents"}),
+    "moe_balance": frozenset({"balanced-routing", "dropless", "capacity"}),
+}
 # Words of the measured tables that the model reads nothing from.
 TOLD = frozenset(
     {
@@ -73,6 +79,25 @@ TOLD = frozenset(
 def unknown_options(words: Iterable[str]) -> tuple[str, ...]:
     """The words that no framework switch is called by; `act-offload:20` counts as `act-offload`."""
     return tuple(w for w in words if w.partition(":")[0] not in EFFECTS and w.partition(":")[0] not in TOLD)
+
+
+def restated(of_file: Iterable[str], given: Iterable[str], flags: Iterable[str] = ()) -> frozenset[str]:
+    """Switches of a file under those that are given beside it: words that a flag of their own spells take the
+    place of that flag's words, `flags` also name those that spelled none; any other word replaces all.
+
+    >>> sorted(restated({"compile", "documents:2k"}, ["documents:4k"]))
+    ['compile', 'documents:4k']
+    >>> sorted(restated({"compile", "dropless"}, [], ["moe_balance"]))
+    ['compile']
+    >>> sorted(restated({"compile"}, ["liger"]))
+    ['liger']
+    """
+    names = {word: word.partition(":")[0] for word in given}
+    spelled = {flag for flag, words in FLAGS.items() if words.intersection(names.values())}
+    gone = frozenset[str]().union(*(FLAGS[flag] for flag in (*spelled, *flags) if flag in FLAGS))
+    if any(name not in gone for name in names.values()):
+        return frozenset(names)
+    return frozenset(names) | {word for word in of_file if word.partition(":")[0] not in gone}
 
 
 def faulty_values(words: Iterable[str]) -> tuple[tuple[str, str], ...]:

@@ -20,11 +20,11 @@ class BalanceWithoutExperts(Rule):
     code, reason, where = "MW117", "experts balanced that there are none of", "moe_balance"
 
     def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
-        return mask(strategy.moe_balance != "microbatch" and not moe(model))
+        return mask((strategy.moe_balance != "microbatch" or work.capacity is not None) and not moe(model))
 
     def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
-        said = f"moe_balance is {strategy.moe_balance}, but {model.name} has no experts"
-        return said, "leave --moe-balance out"
+        word = strategy.moe_balance if work.capacity is None else f"capacity:{work.capacity:g}"
+        return f"moe_balance is {word}, but {model.name} has no experts", "leave --moe-balance out"
 
 
 class ForwardsFirst(Rule):

@@ -83,7 +83,7 @@ def read(
     machine = _machine(cluster, figures, plan, faults) if cluster is not None or source is not None else None
     stated = WorkGiven(
         seq_len, global_batch_size, tokens_per_step, total_tokens, precision, tuple(options), several,
-        usual_tokens,
+        usual_tokens, frozenset(given),
     )  # fmt: skip
     # A file that could not be read may state the work, so nothing of it is called missing.
     unread = source is None and not isinstance(model, Model) and _is_path(str(model))

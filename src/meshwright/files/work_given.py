@@ -9,7 +9,7 @@ from typing import Any, cast
 from meshwright import units
 from meshwright.errors import Diagnostic, InputError, did_you_mean
 from meshwright.report.records import Because
-from meshwright.work import EFFECTS, PRECISIONS, Precision, Work, faulty_values, unknown_options
+from meshwright.work import EFFECTS, PRECISIONS, Precision, Work, faulty_values, restated, unknown_options
 
 UNSAID = "no batch was given"
 MOST_USD = 1e6  # an hour of a chip; above it the cost of a run stops being a number
@@ -35,6 +35,7 @@ class WorkGiven:
     options: tuple[str, ...] = ()
     several: bool = False
     usual_tokens: int | None = None  # a step, where neither a flag nor a file gives the batch
+    flags: frozenset[str] = frozenset()  # fields of the strategy that are given, which may restate switches
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,7 @@ def work_of(
         raise InputError(*faults)
     if seq_len is None or not batches:
         return None
-    options = frozenset(given.options) or (start.options if start is not None else frozenset())
+    options = restated(start.options if start is not None else (), given.options, given.flags)
     work = Work(seq_len, batches[0], precision, tokens, options)
     return WorkRead(work, batches if _is_range(given) else (), derived)
 
