@@ -41,21 +41,29 @@ def test_more_bandwidth_and_wider_switches_never_make_a_plan_slower(name: str) -
         assert all(b <= a * (1 + 1e-5) for a, b in pairwise(steps))
 
 
+# Where a small loss rises; why is in docs/decisions.md.
+RISES = {
+    "Llama-3.1-405B GB200 NVL72 domain", "Llama-3.1-405B GB200 NVL72 gbits",
+    "Llama-3.1-405B TPU v7 domain", "Llama-3.1-405B TPU v7 gbits",
+    "DeepSeek-V3 H100 domain", "DeepSeek-V3 H100 gbits", "DeepSeek-V3 GB200 NVL72 gbits",
+    "Kimi-K2 H100 domain", "Kimi-K2 H100 gbits", "Kimi-K2 GB200 NVL72 gbits",
+}  # fmt: skip
+
+
 @pytest.mark.parametrize("name", CURVES)
-def test_the_loss_falls_until_the_model_cannot_tell_it_from_nothing(name: str) -> None:
-    """Above `TELLS` it falls at every step; once below, it stays below."""
+def test_large_losses_fall_and_small_ones_stay_small(name: str) -> None:
     losses = [bandwidth.loss(found) for found in CURVES[name]]
-    for before, after in pairwise(losses):
-        assert after is not None or before is None
-        assert after is None or before is None or after < max(before, bandwidth.TELLS)
+    known = [x for x in losses if x is not None]
+    assert losses[len(losses) - len(known) :] == known  # where nothing fits without a pipeline comes first
+    rises = [(a, b) for a, b in pairwise(known) if b > a + 5e-4]
+    assert bool(rises) == (name in RISES)
+    assert all(b < 0.065 for _, b in rises)
+    assert all(b < a for a, b in pairwise(known) if a > bandwidth.LARGE)
 
 
-def test_curves_fall() -> None:
-    """So that the test above has something to look at."""
-    falls = [
-        (a, b) for found in CURVES.values() for a, b in pairwise(map(bandwidth.loss, found)) if a is not None
-    ]
-    assert sum(a > bandwidth.TELLS for a, _ in falls) > 15
+def test_most_large_losses_are_looked_at() -> None:
+    known = [bandwidth.loss(found) for curve in CURVES.values() for found in curve[:-1]]
+    assert sum(x is not None and x > bandwidth.LARGE for x in known) > 15
 
 
 def test_no_plan_without_a_pipeline_is_faster_than_the_best() -> None:

@@ -161,11 +161,21 @@ def test_schedules_that_run_backwards_early_forbid_it(word: str) -> None:
     asked(64, pp=16, ep=64, schedule=word, moe_balance="bias")
 
 
-@pytest.mark.parametrize("given", [{"moe_balance": "bias"}, {"options": ["capacity:1.25"]}])
-def test_a_model_without_experts_has_none_to_balance(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    ("given", "hint"),
+    [
+        ({"moe_balance": "bias"}, "leave --moe-balance out"),
+        ({"options": ["capacity:1.25"]}, "leave capacity:1.25 out of --moe-balance or --options"),
+        (
+            {"moe_balance": "bias", "options": ["capacity:1.25"]},
+            "leave --moe-balance out; leave capacity:1.25 out of --moe-balance or --options",
+        ),
+    ],
+)
+def test_a_model_without_experts_has_none_to_balance(given: dict[str, Any], hint: str) -> None:
     with pytest.raises(InputError) as caught:
         api.estimate("llama-3.1-8b", "8xh100", seq_len="4k", global_batch_size=8, **given)
-    assert [d.code for d in caught.value.diagnostics] == ["MW117"]
+    assert [(d.code, d.hint) for d in caught.value.diagnostics] == [("MW117", hint)]
     assert not balanced(*requested("llama-3.1-8b"))
 
 

@@ -66,7 +66,7 @@ def test_a_plan_survives_the_trip(tmp_path: Path) -> None:
 def test_switches_of_a_file_go_by_what_restates_them(
     tmp_path: Path, options: tuple[str, ...], strategy: dict[str, str], left: set[str]
 ) -> None:
-    """`--documents` beside a file keeps its other switches, `--options` replaces them all."""
+    """Words with a flag of their own take that flag's place in a file, any other word replaces all."""
     path = tmp_path / "plan.yaml"
     own = ["fused-loss", "documents:2k", "capacity:1.25"]
     api.save(api.estimate("qwen3-30b-a3b", "8xh100", **ASK, ep=8, options=own, nearest=0), path)

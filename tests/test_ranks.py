@@ -143,7 +143,7 @@ def test_torus_axes_and_bandwidth_are_those_of_the_ranks(
 
 
 def test_a_few_ranks_lie_in_squares_where_a_row_would_not_close() -> None:
-    """Four on an axis of 8: 2 x 2, each next to the one before, as `ranks` tells; on an axis of 4 a ring."""
+    """Four on an axis of 8 are 2 x 2, on an axis of 4 a ring; either way all fill the slice once."""
     for text, walked, four in (
         ("tpu-v5p:8x8x8", [[0, 2], [1, 2], [0, 4], [1, 4], [2, 8]], {(0, 0), (1, 0), (0, 1), (1, 1)}),
         ("tpu-v5p:4x8x8", [[0, 4], [1, 8], [2, 8]], {(0, 0), (1, 0), (2, 0), (3, 0)}),
@@ -156,6 +156,15 @@ def test_a_few_ranks_lie_in_squares_where_a_row_would_not_close() -> None:
         assert set(zip(x.tolist(), y.tolist(), strict=True)) == four
         every = list(zip(*(along.tolist() for along in places(way, np.arange(cluster.n_chips))), strict=True))
         assert len(set(every)) == cluster.n_chips
+
+
+def test_stages_innermost_lie_in_a_row() -> None:
+    """They send to a neighbour, so a square would only take links from the groups around them."""
+    strategy = Strategy(dp=128, pp=4, zero=1, zero_group=128, placement=("pp", "tp", "cp", "dp"))
+    cluster = parse("tpu-v5p:8x8x8")
+    assert walk(cluster, strategy) == ((0, 8), (1, 8), (2, 8))
+    span = spans(cluster, strategy)["dp"]
+    assert span.local_bytes_s == pytest.approx(4.5 * cluster.link_bytes_s)
 
 
 def test_a_group_that_straddles_is_priced_as_the_worst() -> None:

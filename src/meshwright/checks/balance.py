@@ -23,8 +23,15 @@ class BalanceWithoutExperts(Rule):
         return mask((strategy.moe_balance != "microbatch" or work.capacity is not None) and not moe(model))
 
     def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
-        word = strategy.moe_balance if work.capacity is None else f"capacity:{work.capacity:g}"
-        return f"moe_balance is {word}, but {model.name} has no experts", "leave --moe-balance out"
+        words, ways = [], []
+        if strategy.moe_balance != "microbatch":
+            words.append(f"moe_balance is {strategy.moe_balance}")
+            ways.append("leave --moe-balance out")
+        if work.capacity is not None:
+            word = f"capacity:{work.capacity:g}"
+            words.append(f"experts take {word}")
+            ways.append(f"leave {word} out of --moe-balance or --options")
+        return f"{' and '.join(words)}, but {model.name} has no experts", "; ".join(ways)
 
 
 class ForwardsFirst(Rule):

@@ -28,8 +28,9 @@ def ways_out(
 ) -> tuple[str, ...]:
     """Sentences about a request of which nothing fits with what is `fixed`.
 
-    State is weights, gradients and what the optimizer keeps, spread evenly over all chips: no strategy holds
-    less of it. Each fixed field is then left free alone, and all of them together.
+    State is weights, gradients and what the optimizer keeps, spread evenly over all chips; less of it on them
+    takes weights or experts on the host, or a leaner optimizer. Each fixed field is then left free alone, and
+    all of them together.
     """
     given = {name: value for name, value in fixed.items() if value is not None}
     return tuple(_of_state(request, given)) + tuple(_of_fields(request, given, target, progress))
@@ -65,6 +66,8 @@ def _of_state(request: Request, given: Mapping[str, Any]) -> Iterator[str]:
     )
     if len(chips) > 1:
         said += f"; with the optimizer's state on the host {chips[1]:,}"
+    if min(chips) > n and "offload" not in own:
+        said += ". --offload any also tries weights and experts there"
     yield said
     if min(chips) <= n:
         left = room - min(told) / n

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 from contextlib import suppress
 from multiprocessing import parent_process
 from multiprocessing.connection import wait
-from signal import SIGKILL
 from threading import Thread
 from typing import Any
 
@@ -26,7 +26,7 @@ def end_with(parent: int) -> bool:
 
     Ends the process if the parent is gone already.
     """
-    if _prctl is None or _prctl(_PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0):
+    if _prctl is None or _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0):
         return False
     if os.getppid() != parent:  # it ended before the system was asked, and nothing will come of that
         os._exit(1)

@@ -71,14 +71,18 @@ def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
 
 
 def two_wide(cluster: Cluster, strategy: Strategy) -> Any:
-    """Whether the ranks of a torus go by rows two wide: where that gives the innermost group of several ranks
-    more links than a row of them has."""
+    """Whether the ranks of a torus go by rows two wide: where they begin with a group that gathers and has
+    more links so than in one row. Stages send to a neighbour, for which a row is as good.
+
+    **Assumes** that what the groups around it lose (a link here, half a link there) weighs less.
+    """
     at = _positions(strategy.placement)
     innermost: Any = 1
     for position in reversed(range(len(AXES))):
         for axis in AXES:
             degree = _whole(getattr(strategy, axis))
-            innermost = np.where((at[axis] == position) & (degree > 1), degree, innermost)
+            inner = 1 if axis == "pp" else degree
+            innermost = np.where((at[axis] == position) & (degree > 1), inner, innermost)
     return torus.gaining(cluster)[np.gcd(innermost, cluster.scale_up_size)]
 
 
