@@ -21,8 +21,8 @@ from meshwright.search.ranking import TIED
 # Table, figure, committed median and ninetieth percentile of the absolute error, percent.
 COMMITTED: tuple[tuple[Shipped, str, float, float], ...] = (
     ("training", "time", 4.6, 14.2),
-    ("training", "memory", 3.8, 7.3),
-    ("training-small-one-node", "time", 8.5, 17.5),
+    ("training", "memory", 3.8, 8.5),
+    ("training-small-one-node", "time", 10.2, 17.2),
     ("memory", "memory", 5.4, 26.0),
 )
 

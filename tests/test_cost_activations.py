@@ -59,7 +59,8 @@ def assert_alike(simulated: Exact, closed: Evaluation) -> None:
     """Every category of the fullest rank, and the peak of every rank."""
     found = simulated.evaluation
     assert closed.peak_bytes == pytest.approx(found.peak_bytes, rel=1e-9)
-    assert closed.peak_stage == simulated.fullest_rank
+    # Of ranks that hold as much either may be told.
+    assert simulated.peak_bytes[int(closed.peak_stage)] == pytest.approx(found.peak_bytes, rel=1e-9)
     for name, nbytes in found.memory_bytes.items():
         assert closed.memory_bytes[name] == pytest.approx(nbytes, abs=1e-9 * found.peak_bytes), name
     said = [stage.peak_bytes for stage in closed.by_stage]

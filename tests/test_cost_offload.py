@@ -105,7 +105,8 @@ def test_the_link_sends_both_ways_at_once() -> None:
 @pytest.mark.parametrize("offload", ["activations", "params"])
 def test_every_stage_waits_for_the_link(schedule: str, offload: str) -> None:
     """Fill and drain of a pipeline last as long as its passes do, waits and all, as in its simulation."""
-    strategy = Strategy(dp=2, pp=4, zero=1, schedule=schedule, offload=offload)  # type: ignore[arg-type]
+    uneven = {"schedule": schedule, "offload": offload, "layers_per_stage": (8, 9, 9, 6)}
+    strategy = Strategy(dp=2, pp=4, zero=1, **uneven)  # type: ignore[arg-type]
     slow = faster(link=0.1)
     profile = load("megatron-core", slow.chip)
     found = evaluate(LLAMA, slow, Work(8192, 16), strategy, profile)

@@ -16,8 +16,8 @@ import pytest
 from meshwright.checks.layout import SINGLE_CHUNK, TWO_CHUNKS
 from meshwright.cost import schedule
 from meshwright.cost.evaluation import Evaluation
-from meshwright.cost.flops import split_weights
 from meshwright.cost.rows import candidates
+from meshwright.cost.stages import layers_per_stage
 from meshwright.cost.step import evaluate
 from meshwright.cost.tables import shared
 from meshwright.errors import InputError
@@ -289,8 +289,9 @@ def test_steps_of_unequal_stages_are_those_of_the_event_simulation(word: str, m:
     work = Work(4096, m)
     found = evaluate(HEADED, cluster, work, strategy, profile, detail=True)
     assert found.terms is not None
-    kinds, head = split_weights(HEADED, 4096)
-    laid = split(HEADED, pp, vpp, None, head, 0.0, kinds, layout_of(word))
+    laid = split(
+        HEADED, pp, vpp, layers_per_stage(HEADED, cluster, work, strategy, profile), layout=layout_of(word)
+    )
     seconds = {"forward": 0.0, "backward_input": 0.0, "backward_weight": 0.0}
     rows = {row.name: row for row in found.terms.children[2].children}
     for column, name in enumerate(("layer_0", "embedding", "head")):

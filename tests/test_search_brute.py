@@ -200,7 +200,6 @@ def test_search_equals_brute_force(case):
     best = told.plans[0].seconds
     within = [s for t, _, s in fitting if t <= fitting[0][0] * (1 + BAND)]
     simulated = step_times(model, place, WORK, within, profile)
-    assert (told.plans[0].strategy in within) == (case not in ("sparse", "stages inside"))
     if told.plans[0].strategy in within:
         assert best == pytest.approx(simulated.min(), rel=1e-9)
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -9,10 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from meshwright import api
+from meshwright.cost.stages import layers_per_stage
+from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.strategy.recompute import parse
-from meshwright.strategy.stages import split, stage_classes
+from meshwright.strategy.stages import Line, split, stage_classes
 
 ATTENTION = Attention(n_heads=8, n_kv_heads=8, head_dim=16)
 DENSE = Block(ATTENTION, Mlp(512))
@@ -121,18 +125,19 @@ def test_faults_show_the_arithmetic(pp, vpp, listed, said):
 
 def test_classes_gather_back_to_the_splits():
     toy = model((0, 0, *[1] * 14), mtp=1)
-    pp, vpp = np.array([1, 2, 4, 4, 2, 8]), np.array([1, 2, 1, 2, 2, 1])
-    found = stage_classes(toy, pp, vpp)
-    for i in range(len(pp)):
-        row = found.index[i]
-        laid = split(toy, int(pp[i]), int(vpp[i]))
-        assert found.multiplicity[row].sum() == pp[i]
+    pipelines = ((1, 1), (2, 2), (4, 1), (4, 2), (2, 2), (8, 1))
+    lines = [Line(p, v, split(toy, p, v).layers_per_stage, "round") for p, v in pipelines]
+    found = stage_classes(toy, lines)
+    for row, line in enumerate(lines):
+        laid = line.split(toy)
+        assert found.multiplicity[row].sum() == line.pp
         held = (found.counts[row] * found.multiplicity[row][:, None]).sum(axis=0)
         assert held.tolist() == laid.counts.sum(axis=0).tolist()
         for c in np.flatnonzero(found.multiplicity[row]):
             rank = found.fullest_rank[row, c]
             assert (laid.counts[rank] == found.counts[row, c]).all()
             assert not any((laid.counts[r] == found.counts[row, c]).all() for r in range(rank))
+        assert [found.counts[row, c].tolist() for c in line.of_ranks(toy)] == laid.counts.tolist()
     assert (found.counts[found.multiplicity == 0] == 0).all()
 
 
@@ -188,3 +193,44 @@ def test_a_v_of_one_chunk_a_rank_is_a_line(n: int, pp: int) -> None:
     line, v = (split(dense, pp, layout=layout, **ends) for layout in ("round", "v"))
     assert line.layers_per_stage == v.layers_per_stage
     assert (line.counts == v.counts).all()
+
+
+CUT = [
+    # What a stage is long by: launches of experts, of a hybrid's small layers, products, and sends besides.
+    ("qwen3-30b-a3b", "64xb200", 8192, {"tp": 8, "pp": 8, "ep": 8}),
+    ("qwen3-next-80b-a3b", "256xb200", 2048, {"tp": 2, "pp": 16, "ep": 16, "microbatch_size": 2}),
+    ("gpt-oss-120b", "512xh800", 4096, {"tp": 8, "pp": 2, "ep": 4}),
+    ("nemotron-h-8b", "128xgb200", 2048, {"tp": 4, "pp": 8}),
+    ("llama-3.1-8b", "128xgb200", 2048, {"tp": 8, "pp": 8, "microbatch_size": 2}),
+    ("llama-3.1-70b", "64xh100", 4096, {"tp": 2, "pp": 16}),
+    ("deepseek-v2-lite", "64xh100", 8192, {"tp": 1, "pp": 4, "ep": 16}),
+]
+
+
+@pytest.mark.parametrize(("name", "on", "length", "degrees"), CUT, ids=[f"{c[0]} on {c[1]}" for c in CUT])
+def test_no_other_weight_of_the_head_cuts_stages_much_better(name, on, length, degrees):
+    found = api.estimate(name, on, seq_len=length, global_batch_size=256, nearest=0, **degrees)
+    toy, pp = found.model, int(found.strategy.pp)
+    others = {split(toy, pp, head_weight=w).layers_per_stage for w in (0.0, 0.5, *range(1, 9))}
+    words = (found.cluster, found.work, found.strategy, found.profile)
+    seconds = evaluate(toy, *words).step_time_s
+    for layers in others:
+        listed = replace(found.strategy, layers_per_stage=layers)
+        assert seconds <= 1.03 * evaluate(toy, found.cluster, found.work, listed, found.profile).step_time_s
+    assert sum(layers_per_stage(toy, *words)) == toy.n_layers
+
+
+@pytest.mark.parametrize(("name", "on", "length", "degrees"), CUT, ids=[f"{c[0]} on {c[1]}" for c in CUT])
+def test_no_layer_moves_when_a_figure_does(name, on, length, degrees):
+    """Or a faster link or chip could make a step slower."""
+    found = api.estimate(name, on, seq_len=length, global_batch_size=256, nearest=0, **degrees)
+    at, chip = found.cluster, found.cluster.chip
+    faster = replace(chip, bf16_flops=4 * chip.bf16_flops, hbm_bytes_s=3 * chip.hbm_bytes_s)
+    places = (
+        at, replace(at, chip=faster), replace(at, scale_up_bytes_s=9 * at.scale_up_bytes_s),
+        replace(at, scale_out_bytes_s=0.1 * at.scale_out_bytes_s),
+    )  # fmt: skip
+    several = {
+        layers_per_stage(found.model, place, found.work, found.strategy, found.profile) for place in places
+    }
+    assert len(several) == 1

@@ -247,6 +247,7 @@ def check(
 ) -> Checked:
     """Everything that is wrong or unwise in a strategy, all at once; not fitting in memory is an error."""
     from meshwright import checks
+    from meshwright.cost.stages import layers_per_stage
     from meshwright.search import derive
     from meshwright.simulate.told import told
 
@@ -264,7 +265,8 @@ def check(
     complete = done.strategy
     found = told(request.model, machine, request.work, complete, request.profile, detail=True)
     findings = checks.run(request.model, machine, request.work, complete, found, request.profile)
-    return Checked(request.model, machine, request.work, complete, request.strategy, tuple(findings))
+    stages = layers_per_stage(request.model, machine, request.work, complete, request.profile)
+    return Checked(request.model, machine, request.work, complete, request.strategy, tuple(findings), stages)
 
 
 @typed
@@ -325,6 +327,7 @@ def ranks(model: str | Path | Model, cluster: str | Path | Cluster | None = None
 
     Takes the arguments of `estimate` that say what is asked.
     """
+    from meshwright.cost.stages import layers_per_stage
     from meshwright.report.ranks import rank_map
     from meshwright.search import derive
 
@@ -332,7 +335,8 @@ def ranks(model: str | Path | Model, cluster: str | Path | Cluster | None = None
     machine = asked.cluster.cluster
     done = derive.complete(asked.model, machine, asked.work, asked.strategy, asked.profile)
     because = {name: Because(d.value, d.because) for name, d in done.derived.items()}
-    return rank_map(asked.model, machine, asked.work, done.strategy, asked.derived | because)
+    layers = layers_per_stage(asked.model, machine, asked.work, done.strategy, asked.profile)
+    return rank_map(asked.model, machine, asked.work, done.strategy, layers, asked.derived | because)
 
 
 @typed

@@ -150,10 +150,10 @@ def add_words(
         given["sp"] = sp in ON
     if run.source.startswith(MEGATRON_TESTS):
         _tested(run, given, derived)
-    if run.framework == "megatron-lm":
-        _even_stages(run, given, model, derived)
     if run.framework == "megatron-zb" or "embedding counted as layers" in run.notes:
         _short_ends(run, given, model, derived)
+    elif run.framework in ("megatron-lm", "megatron-deepspeed"):
+        _even_stages(run, given, model, derived)
     if run.zero is not None:
         given["zero"] = run.zero
         if run.zero == 0 and run.framework in BRIDGE:
@@ -203,7 +203,11 @@ def _tested(run: Run, given: dict[str, Any], derived: list[tuple[str, str]]) -> 
 
 
 def _even_stages(run: Run, given: dict[str, Any], model: Model, derived: list[tuple[str, str]]) -> None:
-    """Megatron-LM cuts layers evenly, embedding and head beside them, unless it is told otherwise."""
+    """Megatron-LM cuts layers evenly, embedding and head beside them, unless it is told otherwise; so does
+    DeepSpeed, by the number of transformer layers.
+
+    **Source** of the latter: Megatron-DeepSpeed, megatron/model/gpt_model.py (`type:transformer`).
+    """
     chunks = given["pp"] * given.get("vpp", 1)
     if run.layers_per_stage is None and chunks > 1 and model.n_layers % chunks == 0:
         given["layers_per_stage"] = (model.n_layers // chunks,) * chunks

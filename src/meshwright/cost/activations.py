@@ -18,13 +18,11 @@ import numpy.typing as npt
 
 from meshwright.cost import balance, schedule
 from meshwright.cost.choice import Choice
-from meshwright.cost.laid import Laid, laid
 from meshwright.cost.stages import Layers, Pipelines, of_pairs, on_classes, totals
 from meshwright.model.records import Model
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.records import Strategy
-from meshwright.strategy.stages import virtual_stages
-from meshwright.work import Work
+from meshwright.strategy.stages import Line, virtual_stages
 
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -197,7 +195,6 @@ def _in_flight(strategy: Strategy, rank: Any, microbatches: Any) -> Any:
 
 def moments(
     model: Model,
-    work: Work,
     strategy: Strategy,
     lines: Pipelines,
     *,
@@ -210,15 +207,14 @@ def moments(
     several = schedule.load(strategy.schedule).chunks_in_flight is not None
     if not several or strategy.moe_balance == balance.HOLDS_ALL:
         return None
-    pairs = tuple((int(p), int(v)) for p, v in zip(lines.pairs.values["pp"], lines.pairs.values["vpp"]))
-    return _of_pipelines(laid(model, work.attended_len, strategy), strategy.schedule, pairs, by_rank)
+    return _of_pipelines(model, strategy.schedule, lines.lines, by_rank)
 
 
 @lru_cache(maxsize=64)
-def _of_pipelines(rule: Laid, word: str, pairs: tuple[tuple[int, int], ...], by_rank: bool) -> Moments:
+def _of_pipelines(model: Model, word: str, lines: tuple[Line, ...], by_rank: bool) -> Moments:
     needs = schedule.load(word).NEEDS
-    cases = [_cases(word, pp) for pp, _ in pairs]
-    found = [_of_pipeline(rule, word, pp, vpp, by_rank) for pp, vpp in pairs]
+    cases = [_cases(word, line.pp) for line in lines]
+    found = [_of_pipeline(model, word, line, by_rank) for line in lines]
     count, classes = (max(layers.shape[axis] for layers, _ in found) for axis in (0, 2))
     ends = np.cumsum([len(m) for m in cases])
     layers = np.zeros((count, found[0][0].shape[1], classes, ends[-1]))
@@ -227,7 +223,7 @@ def _of_pipelines(rule: Laid, word: str, pairs: tuple[tuple[int, int], ...], by_
         p, _, c, own = held.shape
         layers[:p, :, :c, end - own : end] = held
         ranks[:p, :c, end - own : end] = of
-    apart = [int(needs.group(pp)) for pp, _ in pairs]
+    apart = [int(needs.group(line.pp)) for line in lines]
     least, most = ([m[i] for m in cases] for i in (0, -1))
     first = ends - [len(m) for m in cases]
     return Moments(layers, ranks, *(np.array(x, float) for x in (first, least, most, apart)))
@@ -240,14 +236,15 @@ def _cases(word: str, pp: int) -> range:
 
 
 @lru_cache(maxsize=4096)
-def _of_pipeline(rule: Laid, word: str, pp: int, vpp: int, by_rank: bool) -> tuple[Array, IntArray]:
+def _of_pipeline(model: Model, word: str, line: Line, by_rank: bool) -> tuple[Array, IntArray]:
     """`layers` and `ranks` of the cases of one pipeline."""
     several = schedule.load(word).chunks_in_flight
     assert several is not None
-    at = np.arange(pp) if by_rank else rule.of_ranks(pp, vpp)
+    pp, vpp = line.pp, line.vpp
+    at = np.arange(pp) if by_rank else line.of_ranks(model)
     # Multi-token prediction is part of the head's column.
-    on_ranks = np.array(virtual_stages(pp, vpp, rule.layout))
-    chunks = rule.split(pp, vpp).chunks[on_ranks, :-1].astype(float)
+    on_ranks = np.array(virtual_stages(pp, vpp, line.layout))
+    chunks = line.split(model).chunks[on_ranks, :-1].astype(float)
     in_flight = several(np.arange(pp), pp, vpp, np.array(_cases(word, pp))[:, None])
     if in_flight.shape[1] != chunks.shape[1]:  # of another schedule in the same table: no candidate reads it
         in_flight = np.repeat(in_flight.mean(1, keepdims=True), chunks.shape[1], axis=1)

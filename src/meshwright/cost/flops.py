@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
 from meshwright.cost.layers.attention import keys_seen
 from meshwright.model.params import block_params, head_params, mtp_blocks
 from meshwright.model.records import (
@@ -51,28 +49,6 @@ def active_block_params(block: Block, model: Model) -> float:
     count = block_params(block, model)
     share = block.ffn.top_k / block.ffn.n_experts if isinstance(block.ffn, Moe) else 1.0
     return count.sharded + count.replicated + share * count.expert
-
-
-def split_weights(model: Model, seq_len: Any) -> tuple[tuple[float, ...], float]:
-    """Weight of a layer of each kind and of the head (with multi-token prediction); the largest layer is 1.
-
-    By forward FLOPs a token, so that a split does not depend on degrees; the shortest length counts where
-    lengths are an array. Rounded to a tenth: finer differences do not move whole layers.
-    """
-    return _split_weights(model, float(np.min(seq_len)))
-
-
-@lru_cache(maxsize=256)
-def _split_weights(model: Model, length: float) -> tuple[tuple[float, ...], float]:
-    layers = [
-        2.0 * active_block_params(block, model) + float(mixing_flops(block.mixer, length))
-        for block in model.blocks
-    ]
-    unit = max(layers)
-    head = 2.0 * model.vocab * model.d_model
-    if model.mtp_layers:
-        head = head + (mtp_flops(model, length)) * model.mtp_layers
-    return tuple(max(round(w / unit, 1), 0.1) for w in layers), round(head / unit, 1)
 
 
 def mtp_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:

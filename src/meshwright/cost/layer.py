@@ -61,6 +61,7 @@ class LayerCost:
     host_backward: Any = 0.0
     host_weight: Any = 0.0  # where the weight part is a pass of its own
     host_split: Any = 0.0  # how much longer both parts of such a backward are waited for than a whole one
+    alone: Any = 0.0  # a forward pass with its launches, where nothing is sent
     saved: Any = 0.0  # bytes kept from forward to backward
     offloaded: Any = 0.0  # of them, what waits in host memory
     live: Any = 0.0  # bytes its backward holds while it runs, beyond `saved`
@@ -343,6 +344,7 @@ def _by_host(row: dict[str, Any], total: Callable[[str], Any], launch: Any, *, w
     found = {
         "host_forward": beyond(launch * forward, device_forward, waits=waits),
         "host_backward": beyond(launch * backward, device_backward),
+        "alone": row["forward"] + beyond(launch * forward, row["forward"], waits=waits),
     }
     if np.ndim(weight) or weight > 0.0:
         of_input = beyond(launch * (backward - weight), device_backward - row["backward_weight"])

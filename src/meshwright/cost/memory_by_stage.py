@@ -9,7 +9,6 @@ import numpy as np
 from meshwright.cost import memory
 from meshwright.cost.activations import activations, moments
 from meshwright.cost.evaluation import MEMORY_KEYS, StageMemory
-from meshwright.cost.laid import laid
 from meshwright.cost.stages import over_ranks
 from meshwright.cost.times import Part
 
@@ -20,13 +19,13 @@ def by_stage(part: Part) -> tuple[StageMemory, ...]:
     Ranks of one class hold the same layers and differ in the microbatches that they have in flight.
     """
     model, work, strategy, m = part.model, part.work, part.strategy, part.microbatches
-    pp, vpp = (int(np.ravel(x)[0]) for x in (strategy.pp, strategy.vpp))
-    at = laid(model, work.attended_len, strategy).of_ranks(pp, vpp)
-    each = moments(model, work, strategy, part.tables.lines, by_rank=True)
+    (line,) = part.tables.lines.lines
+    at = line.of_ranks(model)
+    each = moments(model, strategy, part.tables.lines, by_rank=True)
     saved = activations(strategy, part.layers, model.n_layers, each, m, at, counted=True)
     ranks = over_ranks(part.stages, at)
     held = memory.contents(model, work, strategy, part.profile, ranks, part.reach, saved, m, part.cluster)
-    return told(memory.peaks(held, part.cluster), pp)
+    return told(memory.peaks(held, part.cluster), line.pp)
 
 
 def told(found: memory.Peaks, ranks: int) -> tuple[StageMemory, ...]:

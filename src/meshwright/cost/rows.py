@@ -19,6 +19,7 @@ from meshwright.cost.columns import columns, shape_on, switches, tokens_of, word
 from meshwright.cost.distinct import Axis, Candidates, Distinct, Picked, Short, Values, axis
 from meshwright.cost.layer import NO_OFFLOAD, Common, LayerCost, Price, priced, sent_anew, summed
 from meshwright.cost.ops import Operation
+from meshwright.hardware.chips import as_listed
 from meshwright.hardware.records import Chip, Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Number, Profile
@@ -39,6 +40,7 @@ SUMS: dict[str, tuple[str, ...]] = {
     "backward": ("backward_input", "backward_weight", "recompute",
                  "tp_backward", "cp_backward", "ep_backward", "host_backward"),
     "weight": ("backward_weight", "host_weight"),
+    "alone": ("alone",),  # what stages are balanced by
     "split": ("host_split",),  # more, where a schedule runs the two parts of backward by themselves
     "recompute": ("recompute",),
     "tp": ("tp_forward", "tp_backward"),
@@ -147,7 +149,8 @@ class LayerTable:
 class LayerPrices:
     """What the operations of all layers take on a grid: a table under any recompute and offload word is sums
     of it. `columns` are (name, its priced operations, whether words speak of it, how many the model has).
-    Each table is made once, whoever asks and for whatever candidates.
+    Each table is made once, whoever asks and for whatever candidates. `listed`: the same on the chip as its
+    data sheet has it, where figures of it were changed; stages are balanced by that one's passes.
     """
 
     grid: Grid
@@ -157,6 +160,7 @@ class LayerPrices:
     chip: Chip
     profile: Profile  # with the axes of the grid
     options: frozenset[str]
+    listed: LayerPrices | None = None
     _made: dict[tuple[str, str], LayerTable] = field(default_factory=dict)
     _ends: dict[str, tuple[LayerCost, dict[str, Any]]] = field(default_factory=dict)
     _common: dict[str, Common] = field(default_factory=dict)
@@ -205,6 +209,8 @@ class LayerPrices:
                     sums[key][-1] = np.maximum(head, total) if key == "live" else head + times * total
         every_layer = {key: _sum(total, size) for key, total in whole.items()}
         columns_of = {key: tuple(_sum(total, size) for total in totals) for key, totals in sums.items()}
+        if self.listed is not None:
+            columns_of["alone"] = self.listed.table(strategy).sums["alone"]
         return LayerTable(self.grid, columns_of, every_layer, rows)
 
     def _column(
@@ -273,17 +279,22 @@ def layer_prices(
     words, options = words_of(work, strategy, profile), switches(work, strategy)
     shape = shape_on(work, on_grid, grid.values.get("tokens", tokens_of(work, on_grid)))
 
-    def prices(ops: tuple[Operation, ...]) -> Callable[[], Iterable[Price]]:
-        pricing = partial(priced, ops, words, reach, cluster.chip, profile, options)
-        if not kept and len(asked) == 1:
-            return pricing
-        every_one = tuple(pricing())
-        return lambda: every_one
+    again = not kept and len(asked) == 1
 
-    found = tuple(
-        (name, prices(ops), is_layer, times) for name, ops, is_layer, times in columns(model, shape, words)
-    )
-    return LayerPrices(grid, on_grid, found, model.n_layers, cluster.chip, profile, options)
+    def on(chip: Chip) -> LayerPrices:
+        def prices(ops: tuple[Operation, ...]) -> Callable[[], Iterable[Price]]:
+            pricing = partial(priced, ops, words, reach, chip, profile, options)
+            if again:
+                return pricing
+            every_one = tuple(pricing())
+            return lambda: every_one
+
+        each = columns(model, shape, words)
+        found = tuple((name, prices(ops), is_layer, times) for name, ops, is_layer, times in each)
+        return LayerPrices(grid, on_grid, found, model.n_layers, chip, profile, options)
+
+    listed = as_listed(cluster.chip)
+    return replace(on(cluster.chip), listed=None if listed is cluster.chip else on(listed))
 
 
 def over_classes(value: Any) -> Any:

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshwright.cost import schedule
+from meshwright.cost import laid, schedule
 from meshwright.cost.distinct import Candidates, Distinct, Picked, Short, Values
-from meshwright.cost.laid import laid
 from meshwright.cost.layer import LayerCost
 from meshwright.cost.rows import LayerTable, Places, added, candidates, layer_table, over_classes
 from meshwright.hardware.records import Cluster
@@ -28,6 +27,7 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.stages import Line, stage_classes
 from meshwright.work import Work
 
 __all__ = ["Pipelines", "Stages", "over_classes", "pipelines", "stage_costs", "stages"]
@@ -38,15 +38,16 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Pipelines:
-    """The stage classes of each distinct (pp, vpp), and the parameters that their ranks hold.
+    """The stage classes of each distinct pipeline, and the parameters that their ranks hold.
 
-    `counts` [kinds, C, u] layers of each kind and ends on a rank of the class; `multiplicity`, `fullest_rank`
-    [C, u] as in `strategy.stages.Classes`, `first` [u] the class of rank 0. `dense`, `largest_dense`
-    [C, u * tp] are parameters of a rank and of its largest layer, `expert`, `largest_expert`
-    [C, u * experts].
+    `pairs` are the `pp` and `vpp` of the pipelines `lines`. `counts` [kinds, C, u] layers of each kind and
+    ends on a rank of the class; `multiplicity`, `fullest_rank` [C, u] as in `strategy.stages.Classes`,
+    `first` [u] the class of rank 0. `dense`, `largest_dense` [C, u * tp] are parameters of a rank and of its
+    largest layer, `expert`, `largest_expert` [C, u * experts].
     """
 
     pairs: Distinct
+    lines: tuple[Line, ...]
     tp: Values
     experts: Distinct
     counts: Array
@@ -86,6 +87,7 @@ class Pipelines:
         return replace(
             self,
             pairs=self.pairs.only(pair),
+            lines=self.lines[pair : pair + 1],
             counts=self.counts[:, :classes, pair : pair + 1],
             first=self.first[pair : pair + 1],
             **arrays,
@@ -173,11 +175,15 @@ def parameter_table(model: Model, tp: Any, ep: Any, etp: Any) -> tuple[Array, Ar
     return np.array(dense, float), np.array(expert, float)
 
 
-def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) -> tuple[Pipelines, Where]:
-    """The distinct pipelines of the candidates of `strategy`, whose degrees `many` holds."""
-    pairs, tps, experts = many.distinct("pp", "vpp"), many.axis("tp"), many.distinct("ep", "etp")
-    classes = laid(model, work.attended_len, strategy).classes(pairs.values["pp"], pairs.values["vpp"])
-    counts = np.ascontiguousarray(classes.counts[classes.index].transpose(2, 1, 0).astype(float))
+def pipelines(
+    model: Model, strategy: Strategy, table: LayerTable, many: Candidates
+) -> tuple[Pipelines, Where]:
+    """The distinct pipelines of the candidates of `strategy`, whose degrees `many` holds and who read
+    `table`."""
+    tps, experts = many.axis("tp"), many.distinct("ep", "etp")
+    pairs, lines = laid.lines(model, strategy, table, many)
+    classes = stage_classes(model, lines)
+    counts = np.ascontiguousarray(classes.counts.transpose(2, 1, 0).astype(float))
     kinds = len(model.blocks)
     both_ends = np.minimum(counts[kinds], counts[kinds + 1]) * model.tied_embeddings  # one matrix serves both
     once = both_ends[..., None] * (model.vocab * model.d_model / tps.values)
@@ -186,20 +192,21 @@ def pipelines(model: Model, work: Work, strategy: Strategy, many: Candidates) ->
     )
     c = counts.shape[1]
     present = counts > 0
-    lines = Pipelines(
+    held = Pipelines(
         pairs=pairs,
+        lines=lines,
         tp=tps.values,
         experts=experts,
         counts=counts,
-        multiplicity=np.ascontiguousarray(classes.multiplicity[classes.index].T.astype(float)),
-        fullest_rank=np.ascontiguousarray(classes.fullest_rank[classes.index].T.astype(float)),
+        multiplicity=np.ascontiguousarray(classes.multiplicity.T.astype(float)),
+        fullest_rank=np.ascontiguousarray(classes.fullest_rank.T.astype(float)),
         first=counts[kinds].argmax(0),  # which holds the embedding
         dense=(np.einsum("kcu,kt->cut", counts, dense) - once).reshape(c, -1),
         largest_dense=(present[..., None] * dense[:, None, None, :]).max(0).reshape(c, -1),
         expert=np.einsum("kcu,ke->cue", counts, expert).reshape(c, -1),
         largest_expert=(present[..., None] * expert[:, None, None, :]).max(0).reshape(c, -1),
     )
-    return lines, Where(pairs.at, tps.at, experts.at, (len(pairs), len(tps), len(experts)))
+    return held, Where(pairs.at, tps.at, experts.at, (len(pairs), len(tps), len(experts)))
 
 
 def on_classes(counts: Array, at: IntArray) -> list[list[Any]]:
@@ -314,13 +321,23 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
     )
 
 
+def layers_per_stage(
+    model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile
+) -> tuple[int, ...]:
+    """Decoder layers of each virtual stage of one strategy, in order."""
+    many = candidates(strategy, 1)
+    table = layer_table(model, cluster, work, strategy, profile, many)
+    ((line,),) = laid.lines(model, strategy, table, many)[1:]
+    return line.layers
+
+
 def stages(
     model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile, n: int
 ) -> Stages:
     """The stage classes of the n candidates of `strategy`, with tables of their own and every sum."""
     many = candidates(strategy, n)
     table = layer_table(model, cluster, work, strategy, profile, many)
-    lines, where = pipelines(model, work, strategy, many)
+    lines, where = pipelines(model, strategy, table, many)
     lines = lines.held(schedule.load(strategy.schedule).PARAMETERS_HELD)
     layers = Layers(lines, where, table, table.grid.places)
     held = stage_costs(model, strategy, lines, where, layers)

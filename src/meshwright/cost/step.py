@@ -127,10 +127,10 @@ def _tables(asked: _Asked, profile: Profile, known: Shared | None) -> Tables:
     plan = schedule.load(a.strategy.schedule)
     if known is None or schedule.load(known.schedule).JOINED != plan.JOINED:
         known = shared(a.model, a.cluster, a.work, a.strategy, profile, a.many)
-    known = known.laid(a.model, a.work, a.strategy, a.many)
+    known = known.laid(a.model, a.strategy, a.many)
     lines = known.lines.held(plan.PARAMETERS_HELD)
     sent = known.sent or exchanged(a.model, a.cluster, a.work, a.strategy, profile, known, a.many)
-    held = moments(a.model, a.work, a.strategy, lines)
+    held = moments(a.model, a.strategy, lines)
     if held and not a.whole and a.strategy.offload == "none":
         held = held.that_may_be(known.layers.over_grid("saved"))
     return Tables(known.layers, lines, sent, known.layers.grid.places, known.where, held)

@@ -78,14 +78,14 @@ class Shared:
     ) -> Shared:
         """The same with what the strategies exchange under the schedule and ZeRO words of `strategy`."""
         many = candidates(strategy, len(self.where.pair))
-        known = self.laid(model, work, strategy, many)
+        known = self.laid(model, strategy, many)
         return replace(known, sent=exchanged(model, cluster, work, strategy, profile, known, many))
 
-    def laid(self, model: Model, work: Work, strategy: Strategy, many: Candidates) -> Shared:
+    def laid(self, model: Model, strategy: Strategy, many: Candidates) -> Shared:
         """The same with stages laid as the schedule of `strategy` wants them."""
         if layout_of(strategy.schedule) == layout_of(self.schedule):
             return self
-        lines, where = pipelines(model, work, strategy, many)
+        lines, where = pipelines(model, strategy, self.layers, many)
         return replace(self, lines=lines, where=where, schedule=strategy.schedule)
 
 
@@ -101,10 +101,10 @@ def shared(
 ) -> Shared:
     """The tables of the strategies whose degrees `many` holds, each in one row, for its own recompute word or
     to be asked for several; `prices` where their layers are priced already."""
-    lines, where = pipelines(model, work, strategy, many)
     if prices is None:
         prices = layer_prices(model, cluster, work, strategy, profile, many, recomputes=recomputes)
-    return Shared(prices.table(strategy), lines, where, strategy.schedule, prices)
+    table = prices.table(strategy)
+    return Shared(table, *pipelines(model, strategy, table, many), strategy.schedule, prices)
 
 
 def exchanged(

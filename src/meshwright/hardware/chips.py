@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 from typing import cast
@@ -53,6 +54,22 @@ def names() -> tuple[str, ...]:
 def aliases() -> dict[str, str]:
     """Other spellings and the canonical name each stands for."""
     return {alias: chip.name for chip in table().values() for alias in chip.aliases}
+
+
+def as_listed(chip: Chip) -> Chip:
+    """The chip with its data sheet's own peaks and memory bandwidth, whatever figures were changed since; as
+    it is where no table has it.
+
+    >>> from dataclasses import replace
+    >>> as_listed(replace(load("a100"), bf16_flops=1e15)).bf16_flops
+    312000000000000.0
+    """
+    listed = table().get(chip.name, chip)
+    own = {name: getattr(listed, name) for name in _RATES}
+    return chip if all(getattr(chip, name) == own[name] for name in _RATES) else replace(chip, **own)
+
+
+_RATES = ("bf16_flops", "fp8_flops", "fp4_flops", "hbm_bytes_s")
 
 
 def load(name: str) -> Chip:

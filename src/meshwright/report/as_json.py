@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshwright import __version__, units
@@ -109,20 +109,17 @@ def work_json(work: Work) -> dict[str, Any]:
     return shown
 
 
-def strategy_json(strategy: Strategy, model: Model, seq_len: Any) -> dict[str, Any]:
-    """Every field of the strategy; `stages` are the decoder layers of each virtual stage in order."""
-    from meshwright.cost.laid import laid
-    from meshwright.strategy import stages
+def strategy_json(strategy: Strategy, stages: Sequence[int]) -> dict[str, Any]:
+    """Every field of the strategy, and the decoder layers of each virtual `stages` in order."""
+    return {**plain(strategy), "stages": list(stages)}
 
-    named: dict[str, Any] = plain(strategy)
-    pp, vpp, listed = int(strategy.pp), int(strategy.vpp), strategy.layers_per_stage
-    # A strategy that is being checked may not lay out at all; its finding says why.
-    legal = listed is not None or stages.layout_fault(model, pp, vpp, None) is None
-    shown = listed
-    if shown is None and legal:
-        shown = laid(model, seq_len, strategy).split(pp, vpp).layers_per_stage
-    named["stages"] = None if shown is None else list(shown)
-    return named
+
+def strategy_of(estimate: Estimate) -> dict[str, Any]:
+    """`strategy_json` of what was estimated."""
+    from meshwright.cost.stages import layers_per_stage
+
+    e = estimate
+    return strategy_json(e.strategy, layers_per_stage(e.model, e.cluster, e.work, e.strategy, e.profile))
 
 
 def strategy_line(strategy: Strategy) -> str:
@@ -190,7 +187,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
     e = estimate.evaluation
     by_category = {k: float(e.memory_bytes.get(k, 0.0)) / GIB for k in MEMORY_KEYS}
     plan: dict[str, Any] = {
-        "strategy": strategy_json(estimate.strategy, estimate.model, estimate.work.attended_len),
+        "strategy": strategy_of(estimate),
         "derived": {k: {"value": plain(d.value), "because": d.because} for k, d in estimate.derived.items()},
         "fits": estimate.fits,
         "step_time_s": estimate.step_time_s,
@@ -359,7 +356,7 @@ def check_object(checked: Checked) -> dict[str, Any]:
         "ok": checked.ok,
         "strategy": None
         if checked.strategy is None
-        else strategy_json(checked.strategy, checked.model, checked.work.attended_len),
+        else strategy_json(checked.strategy, checked.stages),
         "given": plain(checked.given),
         "diagnostics": diagnostics_json(checked.diagnostics),
     }

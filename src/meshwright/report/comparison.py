@@ -127,7 +127,7 @@ def _asked(side: Estimate) -> dict[str, Any]:
         "model": as_json.model_json(side.model),
         "cluster": as_json.cluster_json(side.cluster),
         "work": as_json.work_json(side.work),
-        "strategy": as_json.strategy_json(side.strategy, side.model, side.work.attended_len),
+        "strategy": as_json.strategy_of(side),
     }
     fields = {f"{room}.{name}": value for room, named in rooms.items() for name, value in named.items()}
     del fields["cluster.name"]  # a spelling of the other figures

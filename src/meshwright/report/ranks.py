@@ -121,7 +121,7 @@ class RankMap:
         """The object that `meshwright ranks --json` prints (see docs/json.md)."""
         kinds = {axis: self.kind(axis)} if axis is not None else self.groups
         shown: dict[str, Any] = {
-            "strategy": as_json.strategy_json(self.strategy, self.model, self.work.attended_len),
+            "strategy": as_json.strategy_json(self.strategy, self.layers),
             "derived": {k: {"value": d.value, "because": d.because} for k, d in self.derived.items()},
             "numbering": {
                 "placement": self.strategy.placement,
@@ -176,11 +176,15 @@ class RankMap:
 
 
 def rank_map(
-    model: Model, cluster: Cluster, work: Work, strategy: Strategy, derived: dict[str, Because]
+    model: Model,
+    cluster: Cluster,
+    work: Work,
+    strategy: Strategy,
+    layers: tuple[int, ...],
+    derived: dict[str, Because],
 ) -> RankMap:
-    """The map of a complete, legal strategy."""
+    """The map of a complete, legal strategy with so many `layers` on each virtual stage."""
     known = survey(cluster, strategy)
-    layers = as_json.strategy_json(strategy, model, work.attended_len)["stages"]
     pp, vpp = int(strategy.pp), int(strategy.vpp)
     return RankMap(
         model=model,

@@ -252,6 +252,7 @@ class Checked:
     strategy: Strategy | None  # None where it could not be completed to a legal one
     given: dict[str, Any]
     diagnostics: tuple[Diagnostic, ...]
+    stages: tuple[int, ...] = ()  # decoder layers of each virtual stage of the strategy
 
     @property
     def ok(self) -> bool:

@@ -165,7 +165,7 @@ def saved_bytes(request: Request, strategy: Strategy, known: Shared) -> FloatArr
         return 0.0
     layers = Layers(known.lines, known.where, known.layers, known.layers.grid.places)
     microbatches = request.work.global_batch_size / (np.asarray(s.dp, float) * s.microbatch_size)
-    every = moments(model, request.work, s, known.lines)
+    every = moments(model, s, known.lines)
     one = every and every.one()  # there may be fuller ones
     return np.asarray(activations(s, layers, model.n_layers, one, microbatches).nbytes)
 

@@ -131,7 +131,7 @@ def _filled(
     fill("offload", "none", "not given")
     fill("moe_balance", "microbatch", "not given")
     fill("placement", ("tp", "cp", "dp", "pp"), "the axis with most traffic on the fastest network")
-    fill("layers_per_stage", None, "balanced over the stages, embedding and head counted as work")
+    fill("layers_per_stage", None, "balanced by the seconds of forward passes, embedding and head counted")
     return Completed(Strategy(**values), derived)
 
 

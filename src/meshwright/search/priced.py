@@ -104,7 +104,7 @@ def priced(
             start += len(at)
             own = replace(family.words, recompute=recomputes[0])
             strategy = space.strategy(own, family.rows.degrees(space), 1)
-            known = tables.cut(at).laid(r.model, r.work, strategy, candidates(strategy, len(at)))
+            known = tables.cut(at).laid(r.model, strategy, candidates(strategy, len(at)))
             yield Priced(r, family, chosen, strategy, known, layered, at)
 
 

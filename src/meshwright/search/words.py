@@ -33,7 +33,7 @@ LEFT = {
     "zero_group": "all ranks, a domain or a node; a number, a list or a range of them: other sizes",
     "recompute": "single modules and the recipes' sets; any other set, layers:N or products:N can be listed",
     "microbatch_size": "above 8 powers of two, at most 1M tokens; a range: every divisor of the batch",
-    "layers_per_stage": "balanced over the stages, embedding and head counted as work",
+    "layers_per_stage": "balanced by the seconds of forward passes, embedding and head counted",
 }
 
 

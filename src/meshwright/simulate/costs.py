@@ -11,7 +11,6 @@ from meshwright.cost import balance, host_link, schedule
 from meshwright.cost.exchange import beside
 from meshwright.cost.groups import Groups
 from meshwright.cost.host_link import Copies
-from meshwright.cost.laid import laid
 from meshwright.cost.rows import SUMS, LayerTable, candidates
 from meshwright.cost.stages import Layers, Stages, over_ranks, stage_costs
 from meshwright.cost.tables import Shared, exchanged, flattened, numbers_over_classes, shared, size_of
@@ -91,7 +90,7 @@ def costs(
     profile: Profile,
     known: Shared | None = None,
 ) -> Costs:
-    """Costs of `strategy`: its degrees are numbers, or arrays [n] that share pp and vpp. `known` as in
+    """Costs of `strategy`: its degrees are numbers, or arrays [n] that share one pipeline. `known` as in
     `step.evaluate`."""
     outer = size_of(cluster, work, strategy, profile)
     n = int(np.prod(outer)) if outer else 1
@@ -99,16 +98,16 @@ def costs(
     by_class = numbers_over_classes(profile)
     many = candidates(flat, n)
     known = known or shared(model, cluster, flat_work, flat, profile, many)
-    known = known.laid(model, flat_work, flat, many)
+    known = known.laid(model, flat, many)
     plan = schedule.load(strategy.schedule)
     lines = known.lines.held(plan.PARAMETERS_HELD)
     sent = exchanged(model, cluster, flat_work, flat, profile, known, many)
     layers = Layers(lines, known.where, known.layers, known.layers.grid.places)
     classes = stage_costs(model, flat, lines, known.where, layers)
-    pp, vpp = int(np.ravel(flat.pp)[0]), int(np.ravel(flat.vpp)[0])
-    rule = laid(model, work.attended_len, strategy)
+    line = lines.lines[int(known.where.pair[0])]
+    pp, vpp = line.pp, line.vpp
     m = np.broadcast_to(flat_work.global_batch_size / (flat.dp * flat.microbatch_size), (n,))
-    at = rule.of_ranks(pp, vpp)
+    at = line.of_ranks(model)
     ranks = over_ranks(classes, at)
     traffic = sent.traffic()
     spread = (n, classes.multiplicity.shape[1])
@@ -118,7 +117,7 @@ def costs(
         model, flat, by_class, lines.counts, known.where.pair, sent.spans(), m[:, None]
     )
     counting = balance.counting_forwards(flat.moe_balance, m)
-    chunks = _chunk_sums(model, strategy, rule.split(pp, vpp).chunks, known.layers, n)
+    chunks = _chunk_sums(model, strategy, line.split(model).chunks, known.layers, n)
     on = [rank for rank, _ in plan.route(pp, vpp, 0, 2)]  # of each virtual stage
     copies = host_link.copies(
         chunks["offloaded"], fetch[:, at[on]].T / vpp, strategy, by_class.framework, cluster

@@ -92,7 +92,10 @@ def _costs(
         known = shared(model, own, work, stacked(some), profile, candidates(stacked(some), len(some)))
         for part in alike((s.schedule, s.zero, s.pp, s.vpp) for s in some):
             few = stacked([some[at] for at in part])
-            yield places[part], costs(model, own.take(part), work, few, profile, known.cut(part))
+            laid = known.cut(part).laid(model, few, candidates(few, len(part)))
+            for at in alike(laid.where.pair.tolist()):  # which may be cut otherwise
+                of = part[at]
+                yield places[of], costs(model, own.take(of), work, few.take(at), profile, laid.cut(at))
 
 
 def alike(keys: Iterable[Any]) -> list[IntArray]:

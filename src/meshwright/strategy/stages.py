@@ -14,10 +14,12 @@ layers of `model.shared_at`, which each keep a copy.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heapify, heappop, heappush
+from itertools import accumulate
 from typing import Any, Literal
 
 import numpy as np
@@ -53,20 +55,36 @@ class Split:
 
 
 @dataclass(frozen=True, slots=True)
+class Line:
+    """One pipeline: the decoder layers of each of its pp * vpp virtual stages, in order, and where these
+    lie."""
+
+    pp: int
+    vpp: int
+    layers: tuple[int, ...]
+    layout: Layout
+
+    def split(self, model: Model) -> Split:
+        """Its stages."""
+        return split(model, self.pp, self.vpp, self.layers, layout=self.layout)
+
+    def of_ranks(self, model: Model) -> IntArray:
+        """The stage class of each rank, [pp]: its place in `stage_classes`."""
+        return _of_ranks(model, self)
+
+
+@dataclass(frozen=True, slots=True)
 class Classes:
-    """Distinct stages of many (pp, vpp) pairs, padded to the widest pair.
+    """Distinct stages of u pipelines, padded to the one with most.
 
     `counts` [u, C, kinds + 3]; `fullest_rank` [u, C] is the rank of the class with the most activations in
     flight (the earliest, in a V the last); `multiplicity` [u, C] ranks of the class (0: padding, whose counts
-    are 0); `index` [n] maps candidates to pairs.
+    are 0).
     """
 
-    pp: IntArray
-    vpp: IntArray
     counts: Counts
     fullest_rank: IntArray
     multiplicity: IntArray
-    index: IntArray
 
 
 def layout_of(schedule: str) -> Layout:
@@ -117,31 +135,17 @@ def split(
     )
 
 
-def stage_classes(
-    model: Model,
-    pp: Any,
-    vpp: Any,
-    layers_per_stage: tuple[int, ...] | None = None,
-    head_weight: float = 0.0,
-    embedding_weight: float = 0.0,
-    kind_weights: tuple[float, ...] | None = None,
-    layout: Layout = "round",
-) -> Classes:
-    """The distinct stages of every (pp, vpp) pair in two arrays, which broadcast (see `split`)."""
-    pp_n, vpp_n = (np.atleast_1d(a).ravel() for a in np.broadcast_arrays(pp, vpp))
-    radix = int(vpp_n.max(initial=0)) + 1
-    codes, index = np.unique(pp_n.astype(np.int64) * radix + vpp_n.astype(np.int64), return_inverse=True)
-    pairs = np.stack([codes // radix, codes % radix])
-    width = len(model.blocks) + len(EXTRA_COLUMNS)
-    weights = (float(head_weight), float(embedding_weight), kind_weights, layout)
-    per_pair = [_classes_of(model, int(p), int(v), layers_per_stage, *weights) for p, v in pairs.T]
-    u, widest = len(per_pair), max((len(rows) for rows, *_ in per_pair), default=1)
-    counts = np.zeros((u, widest, width), float if layout == "both-ways" else np.int64)
+def stage_classes(model: Model, lines: Sequence[Line]) -> Classes:
+    """The distinct stages of each of some pipelines of one layout."""
+    each = [_classes_of(model, line) for line in lines]
+    u, widest = len(each), max((len(rows) for rows, *_ in each), default=1)
+    both_ways = any(line.layout == "both-ways" for line in lines)
+    counts = np.zeros((u, widest, len(model.blocks) + len(EXTRA_COLUMNS)), float if both_ways else np.int64)
     fullest_rank, multiplicity = (np.zeros((u, widest), np.int64) for _ in range(2))
-    for i, (rows, first, times) in enumerate(per_pair):
+    for i, (rows, first, times) in enumerate(each):
         c = len(rows)
         counts[i, :c], fullest_rank[i, :c], multiplicity[i, :c] = rows, first, times
-    return Classes(pairs[0], pairs[1], counts, fullest_rank, multiplicity, np.asarray(index).ravel())
+    return Classes(counts, fullest_rank, multiplicity)
 
 
 def virtual_stages(pp: int, vpp: int, layout: Layout) -> tuple[tuple[int, ...], ...]:
@@ -224,19 +228,10 @@ def _split(
     fault = layout_fault(model, pp, vpp, layers_per_stage)
     if fault:
         raise InputError(fault)
-    if layers_per_stage is None:
+    sizes = layers_per_stage
+    if sizes is None:
         weights = kind_weights or (1.0,) * len(model.blocks)
-        if vpp == 1 and len({weights[k] for k in model.pattern}) > 1:
-            sizes = _balanced_contiguous(
-                np.array([weights[k] for k in model.pattern], float), pp, embedding_weight, head_weight
-            )
-        else:
-            unit = float(np.mean([weights[k] for k in model.pattern])) or 1.0
-            ends = (embedding_weight / unit, head_weight / unit)
-            turns = layout == "v" and vpp > 1  # a V of one chunk a rank is a line: the head is on the last
-            sizes = _balanced_equal(model.n_layers, pp, vpp, *ends, v_shaped=turns)
-    else:
-        sizes = list(layers_per_stage)
+        sizes = balanced(model.pattern, pp, vpp, weights, embedding_weight, head_weight, layout)
     kinds = len(model.blocks)
     chunks = np.zeros((pp * vpp, kinds + len(EXTRA_COLUMNS)), np.int64)
     np.add.at(chunks, (np.repeat(np.arange(pp * vpp), sizes), np.array(model.pattern, np.int64)), 1)
@@ -252,6 +247,25 @@ def _split(
     return Split(counts, chunks)
 
 
+@lru_cache(maxsize=65536)
+def balanced(
+    pattern: tuple[int, ...],
+    pp: int,
+    vpp: int,
+    weights: tuple[float, ...],
+    first: float,
+    last: float,
+    layout: Layout,
+) -> tuple[int, ...]:
+    """Layers of each virtual stage as `split` balances them: those of `pattern`, where kind k weighs
+    `weights[k]`, what is on the `first` stage besides and on the `last`."""
+    if vpp == 1 and len({weights[k] for k in pattern}) > 1:
+        return _balanced_contiguous(tuple(weights[k] for k in pattern), pp, first, last)
+    unit = sum(weights[k] for k in pattern) / len(pattern) or 1.0
+    turns = layout == "v" and vpp > 1  # a V of one chunk a rank is a line: the head is on the last
+    return _balanced_equal(len(pattern), pp, vpp, first / unit, last / unit, turns)
+
+
 def _by_chunk(stages: IntArray, pp: int, layout: Layout) -> IntArray:
     """Rows of virtual stages in model order as [chunk, rank, ...]; it is its own inverse on such rows."""
     rows = stages.reshape(-1, pp, *stages.shape[1:]).copy()
@@ -260,9 +274,10 @@ def _by_chunk(stages: IntArray, pp: int, layout: Layout) -> IntArray:
     return rows
 
 
+@lru_cache(maxsize=4096)
 def _balanced_equal(
-    n_layers: int, pp: int, vpp: int, first: float, last: float, *, v_shaped: bool
-) -> list[int]:
+    n_layers: int, pp: int, vpp: int, first: float, last: float, v_shaped: bool
+) -> tuple[int, ...]:
     """Layers of each virtual stage when all weigh 1: each next layer goes to the rank with the least.
 
     Giving unit items to the least loaded rank, each rank holding at least its minimum, minimises the maximum.
@@ -291,7 +306,7 @@ def _balanced_equal(
         carried[-1] += last if r == end else 0.0
         alone = [c for c, at in ((0, r == 0 and pp > 1), (vpp - 1, r == end)) if at]
         sizes[:, r] = _dealt(int(ranks[r]), carried, alone)
-    return [int(n) for n in _by_chunk(sizes.ravel(), pp, "v" if v_shaped else "round").ravel()]
+    return tuple(int(n) for n in _by_chunk(sizes.ravel(), pp, "v" if v_shaped else "round").ravel())
 
 
 def _dealt(layers: int, carried: npt.NDArray[np.float64], alone: list[int]) -> IntArray:
@@ -309,24 +324,22 @@ def _dealt(layers: int, carried: npt.NDArray[np.float64], alone: list[int]) -> I
     return chunks
 
 
-def _balanced_contiguous(weights: npt.NDArray[np.float64], pp: int, first: float, last: float) -> list[int]:
+@lru_cache(maxsize=4096)
+def _balanced_contiguous(weights: tuple[float, ...], pp: int, first: float, last: float) -> tuple[int, ...]:
     """Contiguous cut of `weights` [L] into pp parts with the smallest largest part (ends carry more).
 
-    The optimum is the weight of some run of layers (with an end's extra), so bisect over those candidates.
+    The optimum is the weight of some run of layers (with an end's extra), so bisect over those candidates. It
+    is no less than an even share, nor than the heaviest piece, and no more than a layer above both: parts
+    that are filled to that each hold an even share.
     """
-    n = len(weights)
-    prefix = np.concatenate([[0.0], np.cumsum(weights)])
-    runs = prefix[None, :] - prefix[:, None]
-    candidates = np.unique(
-        np.concatenate(
-            [
-                runs[np.triu_indices(n + 1)],
-                first + prefix,
-                last + prefix[-1] - prefix,
-                [first + last + prefix[-1]],
-            ]
-        )
-    )
+    n, heaviest = len(weights), max(weights)
+    prefix = [0.0, *accumulate(weights)]
+    least = max((first + last + prefix[-1]) / pp, heaviest, first, last)
+    at = np.array(prefix)
+    ends = (first + at, last + at[-1] - at, np.array([first + last + at[-1]]))
+    sums = np.concatenate([(at[None, :] - at[:, None]).ravel(), *ends])
+    near = (sums >= least * (1 - 1e-12)) & (sums <= (least + heaviest) * (1 + 1e-12))
+    candidates = np.unique(sums[near]).tolist()
 
     def cut(limit: float) -> list[int] | None:
         """Sizes under `limit`, filled from the front; None where the limit is too small."""
@@ -336,7 +349,7 @@ def _balanced_contiguous(weights: npt.NDArray[np.float64], pp: int, first: float
             room = slack - (first if stage == 0 else 0.0) - (last if stage == pp - 1 else 0.0)
             if room < 0:
                 return None
-            end = int(np.searchsorted(prefix, prefix[start] + room, side="right")) - 1
+            end = bisect_right(prefix, prefix[start] + room) - 1
             # Leave a layer for each inner stage still to come; the last one may hold the head alone.
             end = min(end, n - max(pp - 2 - stage, 0))
             if end <= start and 0 < stage < pp - 1:
@@ -348,28 +361,27 @@ def _balanced_contiguous(weights: npt.NDArray[np.float64], pp: int, first: float
     low, high = 0, len(candidates) - 1
     while low < high:
         middle = (low + high) // 2
-        if cut(float(candidates[middle])) is None:
+        if cut(candidates[middle]) is None:
             low = middle + 1
         else:
             high = middle
-    best = cut(float(candidates[low]))
-    assert best is not None  # the whole model on one stage is among the candidates
-    return best
+    best = cut(candidates[low])
+    assert best is not None  # see above
+    return tuple(best)
 
 
 @lru_cache(maxsize=4096)
-def _classes_of(
-    model: Model,
-    pp: int,
-    vpp: int,
-    layers_per_stage: tuple[int, ...] | None,
-    head_weight: float,
-    embedding_weight: float,
-    kind_weights: tuple[float, ...] | None,
-    layout: Layout,
-) -> tuple[Counts, IntArray, IntArray]:
+def _classes_of(model: Model, line: Line) -> tuple[Counts, IntArray, IntArray]:
     """Distinct rows of a split, their fullest rank, and how many ranks share them."""
-    laid = split(model, pp, vpp, layers_per_stage, head_weight, embedding_weight, kind_weights, layout)
-    counts = laid.counts[::-1] if layout == "v" else laid.counts
+    counts = line.split(model).counts
+    counts = counts[::-1] if line.layout == "v" else counts
     rows, first, times = np.unique(counts, axis=0, return_index=True, return_counts=True)
-    return rows, pp - 1 - first if layout == "v" else first, times
+    return rows, line.pp - 1 - first if line.layout == "v" else first, times
+
+
+@lru_cache(maxsize=4096)
+def _of_ranks(model: Model, line: Line) -> IntArray:
+    rows, classes = line.split(model).counts, _classes_of(model, line)[0]
+    found = np.asarray((rows[:, None] == classes[None]).all(-1).argmax(1), np.int64)
+    found.setflags(write=False)  # the cache hands the same array to every caller
+    return found
