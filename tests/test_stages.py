@@ -195,6 +195,12 @@ def test_a_v_of_one_chunk_a_rank_is_a_line(n: int, pp: int) -> None:
     assert (line.counts == v.counts).all()
 
 
+def test_of_cuts_with_equal_largest_stages_the_first_stage_holds_least():
+    deep = model((0, 0, 0, *[1] * 58))
+    cut = split(deep, 16, head_weight=2.3, kind_weights=(0.65, 1.0)).layers_per_stage
+    assert cut == (*[4] * 15, 1)
+
+
 CUT = [
     # What a stage is long by: launches of experts, of a hybrid's small layers, products, and sends besides.
     ("qwen3-30b-a3b", "64xb200", 8192, {"tp": 8, "pp": 8, "ep": 8}),

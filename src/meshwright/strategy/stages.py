@@ -326,12 +326,14 @@ def _dealt(layers: int, carried: npt.NDArray[np.float64], alone: list[int]) -> I
 
 @lru_cache(maxsize=4096)
 def _balanced_contiguous(weights: tuple[float, ...], pp: int, first: float, last: float) -> tuple[int, ...]:
-    """Contiguous cut of `weights` [L] into pp parts with the smallest largest part (ends carry more).
+    """Contiguous cut of `weights` [L] into pp parts with the smallest largest part (ends carry more). Of such
+    cuts the one filled from the back: the first stage has most in flight, and its exchange comes last.
 
     The optimum is the weight of some run of layers (with an end's extra), so bisect over those candidates. It
     is no less than an even share, nor than the heaviest piece, and no more than a layer above both: parts
     that are filled to that each hold an even share.
     """
+    weights, first, last = weights[::-1], last, first  # what follows fills from the front
     n, heaviest = len(weights), max(weights)
     prefix = [0.0, *accumulate(weights)]
     least = max((first + last + prefix[-1]) / pp, heaviest, first, last)
@@ -367,7 +369,7 @@ def _balanced_contiguous(weights: tuple[float, ...], pp: int, first: float, last
             high = middle
     best = cut(candidates[low])
     assert best is not None  # see above
-    return tuple(best)
+    return tuple(best[::-1])
 
 
 @lru_cache(maxsize=4096)
