@@ -102,6 +102,33 @@ def test_precision():
     assert "MW170" in codes(DENSE, H100, Work(4096, 64, "nvfp4"), GOOD)
 
 
+@pytest.mark.parametrize(
+    ("on", "precision", "instead"),
+    [("64xh100", "mxfp8", "fp8"), ("64xmi300x", "mxfp8", "fp8"), ("tpu-v7:4x4x4", "mxfp8", "fp8"),
+     ("64xmi355x", "nvfp4", "mxfp8"), ("8xv100-sxm2-32gb", "bf16", "fp16"), ("tpu-v4:4x4x4", "fp16", "bf16")],
+)  # fmt: skip
+def test_formats_that_units_of_that_width_do_not_take(on, precision, instead):
+    """Blocks of eight bits came with Blackwell and CDNA 4, NVFP4 with the first alone; Volta has no bf16 and
+    TPUs no fp16."""
+    (found,) = [d for d in checks.run(DENSE, parse(on), Work(4096, 64, precision), GOOD) if d.code == "MW170"]
+    assert f"has no {precision} units" in found.message
+    assert found.hint == f"use --precision {instead}"
+    assert "MW170" not in codes(DENSE, parse(on), Work(4096, 64, instead), GOOD)
+
+
+def test_blackwell_takes_every_format():
+    for precision in ("fp16", "bf16", "fp8", "mxfp8", "nvfp4"):
+        assert "MW170" not in codes(DENSE, parse("64xb200"), Work(4096, 64, precision), GOOD)
+
+
+def test_low_precision_that_is_no_faster_is_told():
+    (found,) = [
+        d for d in checks.run(DENSE, parse("tpu-v5p:4x4x4"), Work(4096, 64, "fp8"), GOOD) if d.code == "MW440"
+    ]
+    assert "fp8 at 459 TFLOP/s dense and bf16 at 459 TFLOP/s" in found.message
+    assert "MW440" not in codes(DENSE, H100, Work(4096, 64, "fp8"), GOOD)
+
+
 def evaluation(peak_gib: float, capacity_gib: float) -> Evaluation:
     held = dict.fromkeys(MEMORY_KEYS, 0.0)
     held |= {"params": 0.25 * peak_gib * GIB, "activations": 0.75 * peak_gib * GIB}

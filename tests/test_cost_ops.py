@@ -189,6 +189,25 @@ def test_low_precision_falls_back_to_what_the_chip_has(chip: str, precision: str
         assert peak == record.bf16_flops
 
 
+@given(m=sizes, k=sizes, n=sizes, factor=st.floats(1.0, 8.0))
+def test_units_that_are_no_faster_in_eight_bits_run_no_slower_and_quantise(
+    m: int, k: int, n: int, factor: float
+) -> None:
+    """TPU v5p multiplies both at one rate: fp8 takes the bf16 product's arithmetic and the passes that
+    quantise, and from there on a higher peak is never slower."""
+    even = chips.load("tpu-v5p")
+    profile, op = profiles.load(None, even), Matmul("w", "mlp", m, k, n)
+    bf16 = matmul_passes(op, words(), even, profile)
+    fp8 = matmul_passes(op, words("fp8"), even, profile)
+    faster = matmul_passes(
+        op, words("fp8"), replace(even, fp8_flops=factor * (even.fp8_flops or 0.0)), profile
+    )
+    assert faster.forward <= fp8.forward * (1 + 1e-12)
+    assert faster.backward_input <= fp8.backward_input * (1 + 1e-12)
+    quantising = stream_seconds((2.0 + 2.0 * 1.0) * m * k, even, profile)
+    assert quantising <= fp8.forward <= (bf16.forward + quantising) * (1 + 1e-12)
+
+
 @pytest.mark.parametrize("chip", ["h100", "b200", "gb200", "tpu-v7"])
 def test_low_precision_pays_for_large_products_only_after_casts(chip: str) -> None:
     """An 8192^3 product gains in fp8, by less than the peaks' ratio: operands are quantised first."""

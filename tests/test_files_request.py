@@ -52,6 +52,15 @@ def test_a_plan_survives_the_trip(tmp_path: Path) -> None:
     assert (tmp_path / "again.yaml").read_text() == path.read_text()
 
 
+def test_a_chip_without_bf16_trains_in_fp16_unless_told() -> None:
+    ask: dict[str, Any] = {"model": "llama-3.2-1b", "cluster": "8xv100-sxm2-32gb", **ASK}
+    read = request.read(**ask)
+    assert read.work.precision == "fp16"
+    assert read.derived["precision"].because == "V100-SXM2-32GB has no bf16 units"
+    assert request.read(**ask, precision="bf16").work.precision == "bf16"  # which the rules refuse
+    assert request.read(**(ask | {"cluster": "8xh100"})).work.precision == "bf16"
+
+
 @pytest.mark.parametrize(
     ("options", "strategy", "left"),
     [

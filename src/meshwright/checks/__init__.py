@@ -15,7 +15,7 @@ from meshwright.checks.advice import (
     WholeUnderPipeline,
 )
 from meshwright.checks.balance import BalanceWithoutExperts, ForwardsFirst
-from meshwright.checks.capacity import Precision, memory_findings
+from meshwright.checks.capacity import Precision, PrecisionWithoutGain, memory_findings
 from meshwright.checks.layout import (
     ChunksOfSchedule,
     ChunksWithoutPipeline,
@@ -55,7 +55,7 @@ RULES: tuple[Rule, ...] = (
     ChunksOfSchedule(), PairedRanks(), ChunksWithoutPipeline(), BalanceWithoutExperts(), ForwardsFirst(),
     Context(), SequenceParallel(), ContextHeads(), ShardGroup(), Precision(),
     ReplicatedKeyValues(), Vocabulary(), UselessSequenceParallel(), WholeUnderPipeline(),
-    TensorAcrossDomain(), NothingToRecompute(),
+    TensorAcrossDomain(), NothingToRecompute(), PrecisionWithoutGain(),
 )  # fmt: skip
 
 

@@ -9,8 +9,8 @@ from meshwright.errors import Diagnostic
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.strategy.records import Strategy
-from meshwright.units import GIB
-from meshwright.work import Work
+from meshwright.units import GIB, flops_text
+from meshwright.work import PRECISIONS, Work
 
 # What lowers each memory category, in the order to try.
 REMEDIES = {
@@ -29,19 +29,33 @@ class Precision(Rule):
     code, reason, where = "MW170", "precision that the chip lacks", "precision"
 
     def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
-        chip = cluster.chip
-        if work.precision in ("fp8", "mxfp8"):
-            return mask(chip.fp8_flops is None)
-        if work.precision == "nvfp4":
-            return mask(chip.fp4_flops is None)
-        return mask(False)
+        return mask(work.precision not in cluster.chip.precisions)
 
     def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
-        chip = cluster.chip
-        has = ["bf16"] + (["fp8"] if chip.fp8_flops else []) + (["nvfp4"] if chip.fp4_flops else [])
+        chip, has = cluster.chip, cluster.chip.precisions
+        wider = [word for word in PRECISIONS[: PRECISIONS.index(work.precision)] if word in has]
         return (
             f"{chip.name} has no {work.precision} units on its data sheet (it has {', '.join(has)})",
-            f"use --precision {has[-1]}",
+            f"use --precision {wider[-1] if wider else has[0]}",
+        )
+
+
+class PrecisionWithoutGain(Rule):
+    """Fewer bits are asked for to multiply faster."""
+
+    code, reason, where, severity = "MW440", "low precision that is no faster", "precision", "warning"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        low = work.precision not in ("fp16", "bf16")
+        return mask(low and cluster.chip.peak_flops(work.precision) <= cluster.chip.bf16_flops)
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        chip, word = cluster.chip, work.precision
+        rates = (flops_text(chip.peak_flops(word)), flops_text(chip.bf16_flops))
+        return (
+            f"{chip.name} multiplies {word} at {rates[0]} dense and bf16 at {rates[1]}: {word} gains nothing "
+            "and adds the passes that quantise",
+            "use --precision bf16",
         )
 
 

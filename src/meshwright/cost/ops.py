@@ -198,8 +198,15 @@ def _filled(length: Num, whole: float) -> Any:
 
 
 def element_bytes(precision: str) -> float:
-    """Bytes of one operand element of a matrix product at `precision`."""
-    return {"nvfp4": 0.56, "fp8": 1.0, "mxfp8": 1.03}.get(precision, 2.0)
+    """Bytes of one operand element of a matrix product at `precision`, with its share of a block's scale.
+
+    A byte for 32 elements of MXFP8 (OCP Microscaling Formats 1.0), one for 16 of NVFP4 (arXiv 2509.25149),
+    four for a whole tensor.
+
+    >>> [element_bytes(p) for p in ("bf16", "fp8", "mxfp8", "nvfp4")]
+    [2.0, 1.0, 1.03125, 0.5625]
+    """
+    return {"nvfp4": 0.5 + 1.0 / 16.0, "fp8": 1.0, "mxfp8": 1.0 + 1.0 / 32.0}.get(precision, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +244,7 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
             wide = matmul_passes(replace(few, quantised=False), words, chip, profile)
             return _blended(matmul_passes(few, words, chip, profile), wide, op.kept_wide)
         precision = op.under_fp4
-    low = precision in ("fp8", "mxfp8", "nvfp4") and chip.peak_flops(precision) > chip.bf16_flops
+    low = precision in ("fp8", "mxfp8", "nvfp4") and chip.fp8_flops is not None
     product = _products(op, precision, low, chip, profile)
     if low:
         layouts = 2 if words.adapted is None else 1
@@ -246,12 +253,14 @@ def matmul_passes(op: Matmul, words: Words, chip: Chip, profile: Profile) -> Pas
 
 
 def _products(op: Matmul, precision: str, low: bool, chip: Chip, profile: Profile) -> Passes:
-    """The three products alone; `low`: the chip has a peak of its own for `precision`."""
+    """The three products alone; `low`: the chip has units for `precision`, no slower than those for bf16."""
     peak = chip.peak_flops(precision)
     share = profile["matrix"] * (profile["low_precision"] if low else 1.0)
     if precision == "nvfp4" and chip.fp4_flops:
         share = share * profile["fp4"]
     rate = peak * np.minimum(share, MOST_OF_PEAK)
+    if low:
+        rate = np.maximum(rate, chip.bf16_flops * np.minimum(profile["matrix"], MOST_OF_PEAK))
     size = element_bytes(precision)
     on_vector = op.vector and chip.compute_units > 0
 

@@ -12,8 +12,8 @@ from meshwright.errors import Diagnostic, Faults, InputError, did_you_mean
 from meshwright.files import given as givens
 from meshwright.files.given import OVERRIDES, ClusterGiven, PlanGiven
 from meshwright.files.typed import typed
-from meshwright.files.work_given import WorkGiven, work_of
-from meshwright.hardware.records import Cluster
+from meshwright.files.work_given import WorkGiven, WorkRead, work_of
+from meshwright.hardware.records import Chip, Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.report.records import Because
@@ -104,10 +104,20 @@ def read(
         shape, spelled = source
     taken = {f"cluster.{name}": Because(value, because) for name, value, because in machine.cluster.derived}
     derived = {**asked.derived, **taken}
+    if precision is None and work is None and (plan is None or "precision" not in plan.work):
+        asked = _in_16_bits(asked, machine.cluster.chip, derived)
     paid = None if plan is None else plan.price_per_chip_hour
     return Request(
         shape, spelled, machine, asked.work, efficiency, given, derived, asked.batches, paid, of_file
     )
+
+
+def _in_16_bits(asked: WorkRead, chip: Chip, derived: dict[str, Because]) -> WorkRead:
+    """The work in fp16 where the chip has no bf16, which is what is meant where nothing is said."""
+    if asked.work.precision in chip.precisions:
+        return asked
+    derived["precision"] = Because("fp16", f"{chip.name} has no {asked.work.precision} units")
+    return replace(asked, work=replace(asked.work, precision="fp16"))
 
 
 def _figures(overrides: Mapping[str, float], faults: Faults) -> dict[str, float]:

@@ -174,4 +174,5 @@ def _chip(
         host_memory_bytes_s=float(host["memory_gbytes_s"]) * 1e9,
         in_switch_reduction=row["in_switch_reduction"] == "1",
         assumed=tuple((f, s) for f, s in assumed if s),
+        lacks=tuple(row["lacks"].split(";")) if row["lacks"] else (),
     )

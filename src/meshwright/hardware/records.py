@@ -47,6 +47,22 @@ class Chip:
     host_bytes_s: float = 24e9  # to host memory, one way, achieved
     host_memory_bytes_s: float = 25.6e9  # this chip's share of what the host's memory achieves
     assumed: tuple[tuple[str, str], ...] = ()  # (field, source) of figures that no data sheet gives
+    lacks: tuple[str, ...] = ()  # formats that its matrix units do not take, though they have such a width
+
+    @property
+    def precisions(self) -> tuple[str, ...]:
+        """The formats of matrix products that it has units for, widest first.
+
+        Eight bits in blocks (`mxfp8`) need more than eight bits: Hopper, CDNA 3 and TPUs scale whole tensors.
+        **Source** of `lacks`: NVIDIA TransformerEngine's support matrix (MXFP8 and NVFP4 from compute
+        capability 10.0 on), the OCP MX formats that AMD's CDNA 4 lists, Volta's whitepaper (fp16 alone),
+        Cloud TPU's pages (bf16 alone in 16 bits).
+        """
+        of_width = {
+            "fp16": True, "bf16": True, "fp8": self.fp8_flops, "mxfp8": self.fp8_flops,
+            "nvfp4": self.fp4_flops,
+        }  # fmt: skip
+        return tuple(name for name, has in of_width.items() if has and name not in self.lacks)
 
     @property
     def is_tpu(self) -> bool:

@@ -66,6 +66,7 @@ def chip_json(chip: Chip) -> dict[str, Any]:
             "bf16_tflops": chip.bf16_flops / 1e12,
             "fp8_tflops": scaled(chip.fp8_flops, 1e12),
             "fp4_tflops": scaled(chip.fp4_flops, 1e12),
+            "precisions": list(chip.precisions),
             "fabric": chip.fabric,
             "scale_up_size": chip.scale_up_size,
             "scale_up_gbytes_s": scaled(chip.scale_up_bytes_s, 1e9),
