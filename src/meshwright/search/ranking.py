@@ -60,14 +60,20 @@ class Shortlist:
             near = min(near, self.plans[-1].step_time_s)
         return max(near, self.plans[self.top - 1].step_time_s)
 
+    def near(self, top: int) -> Shortlist:
+        """What would be kept of these, were `top` asked for."""
+        found = Shortlist(top, self.most, self.band)
+        found.add(self.plans)
+        return found
+
     def take(self, seconds: FloatArray, candidate: Callable[[int], Candidate]) -> None:
         """Take the best of a round: `seconds` [n], infinite where a plan is out, `candidate` i of them."""
-        most = max(self.most, self.top)
         better = np.flatnonzero((seconds <= self.bar * (1 + SAME)) & np.isfinite(seconds))
-        if len(better) > most:
+        if len(better) > self.top:
             rising = np.sort(seconds[better])
             slower = np.flatnonzero(np.diff(rising) > SAME * rising[:-1]) + 1  # of equals all may be one plan
-            last = max(rising[most - 1], rising[[0, *slower][: self.top][-1]])
+            near = min(rising[0] * (1.0 + self.band), rising[: self.most][-1])
+            last = max(near, rising[[0, *slower[: self.top - 1]][-1]])
             better = better[seconds[better] <= last * (1 + SAME)]
         if len(better):
             self.add(candidate(int(i)) for i in better)
@@ -125,7 +131,10 @@ def ranked(candidates: Iterable[Candidate], top: int) -> list[Candidate]:
         stop = start + 1
         while stop < len(by_time) and _same(by_time[start].seconds, by_time[stop].seconds):
             stop += 1
-        for one in sorted(by_time[start:stop], key=lambda c: simplicity(c.strategy)):
+        equal = by_time[start:stop]
+        if len(equal) > 1:
+            equal.sort(key=lambda c: simplicity(c.strategy))
+        for one in equal:
             twin = next((k for k in kept[first:] if _stands_for(k, one)), None)
             if twin is None:
                 kept.append(one)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
 from meshwright.search.bounds import Request
 from meshwright.search.found import Scan
 from meshwright.search.necessity import TECHNIQUES, does_without
-from meshwright.search.ranking import Candidate, leading, ranked
+from meshwright.search.ranking import Candidate, Shortlist, leading, ranked
 from meshwright.search.scan import scans
 from meshwright.search.space import Space
 from meshwright.simulate.many import passes, step_times
@@ -21,7 +21,8 @@ from meshwright.strategy.records import Strategy
 # found only where it is the best without some technique (docs/decisions.md).
 BAND = 0.05
 TOP = 10  # plans that are kept whatever is asked
-MOST_PASSES = 300_000  # of all pipelines of a search together: a second or two
+MOST_PASSES = 300_000  # of the pipelines of one list of plans: a second or two
+BEST = ""  # the list of plans that may use every technique
 Steps = dict[Strategy, float | None]  # simulated seconds; None where no simulation was possible
 
 
@@ -39,38 +40,73 @@ def searches(
     wanted = [(request, max(top, TOP), TECHNIQUES) for request, top in asked]
     found = scans(wanted, space, slack=slack, band=BAND, apart=True, progress=progress)
     for (request, _), one in zip(asked, found):
-        rerank(request, one)
+        rerank(request, space, one)
     return found
 
 
-def rerank(request: Request, found: Scan) -> None:
+def rerank(request: Request, space: Space, found: Scan) -> None:
     """Put what `found` keeps in order by simulated steps.
 
-    A plan without a pipeline is what its closed form says. Others are simulated, the fastest first, until
-    together they have more passes than MOST_PASSES; then those that are told (the `top`, and the best without
-    each technique) until all of these are.
+    A plan without a pipeline is what its closed form says. Simulated are the plans near the best and, for
+    each technique that the fastest of them uses, those near the best without it, as a search that has it
+    pinned off would. Where the best of such a list takes longer, simulated, than the closed forms of all that
+    were kept, what has a shorter closed form is looked for and simulated too.
     """
+    near = {BEST: found.shortlist.near(TOP)} | {name: some.near(1) for name, some in found.without.items()}
+    steps: Steps = {}
+    wider = dict.fromkeys(near, BAND)
+    while wider:
+        _ordered(request, found, near, steps)
+        wider = _short(found, near)
+        for name, band in wider.items():
+            (more,) = scans([(request, 1, ())], space.without(name), band=band, apart=True)
+            near[name] = more.shortlist
+    found.reranked = sum(int(plan.pp) > 1 for plan, step in steps.items() if step is not None)
+
+
+def _ordered(request: Request, found: Scan, near: Mapping[str, Shortlist], steps: Steps) -> None:
+    """Simulate what is `near`: of each list the fastest first, until its pipelines have more passes than
+    MOST_PASSES; then those that are told (the `top`, and the first without each technique) until all of these
+    are. Into `steps` goes what is simulated, and all that is kept is put in order by it."""
     lists = [found.shortlist, *found.without.values()]
-    kept = [plan for some in lists for plan in some.plans] + list(found.of_kind.values())
+    kept = [plan for some in (*lists, *near.values()) for plan in some.plans] + list(found.of_kind.values())
     distinct = {plan.strategy: plan for plan in sorted(kept, key=lambda plan: plan.step_time_s)}
     # What is kept for one reason may come first for another, before what its closed form puts first.
     whole = [list(distinct.values())]
     whole += [[p for p in whole[0] if does_without(technique, p.strategy)] for technique in found.without]
-    steps: Steps = {}
-    wanted = _affordable(request, distinct.values())
+    wanted = _affordable(request, near[BEST].plans)
     while True:
-        steps |= _simulated(request, wanted)
+        steps |= _simulated(request, [plan for plan in wanted if plan.strategy not in steps])
         for some, plans in zip(lists, whole):
             some.plans = ranked(_timed(plans, steps), len(plans))
         found.of_kind = dict(zip(found.of_kind, _timed(found.of_kind.values(), steps)))
         told = [
             *leading(found.best, found.shortlist.top, request.cluster.usable_bytes),
             *(one for some in lists for one in some.plans[:1]),
+            *(plan for name in _used(found) for plan in _affordable(request, near[name].plans)),
         ]
-        wanted = [plan for plan in told if plan.strategy not in steps]
-        if not wanted:
+        wanted = list({plan.strategy: plan for plan in told}.values())
+        if all(plan.strategy in steps for plan in wanted):
             break
-    found.reranked = sum(int(plan.pp) > 1 for plan, step in steps.items() if step is not None)
+
+
+def _used(found: Scan) -> list[str]:
+    """The techniques that the best plan uses."""
+    if not found.best:
+        return []
+    return [name for name in found.without if not does_without(name, found.best[0].strategy)]
+
+
+def _short(found: Scan, near: Mapping[str, Shortlist]) -> dict[str, float]:
+    """The lists whose best simulated step is longer than all closed forms that it has, with the band that
+    reaches it; those that are full already have none."""
+    firsts = {BEST: found.shortlist} | {name: found.without[name] for name in _used(found)}
+    needed = {
+        name: some.plans[0].seconds / near[name].plans[0].step_time_s - 1.0
+        for name, some in firsts.items() if near[name].plans
+    }  # fmt: skip
+    return {name: band for name, band in needed.items()
+            if band > near[name].band and len(near[name].plans) < near[name].most}  # fmt: skip
 
 
 def _timed(plans: Iterable[Candidate], steps: Steps) -> list[Candidate]:

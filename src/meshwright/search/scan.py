@@ -20,8 +20,7 @@ from meshwright.search.ranking import Shortlist, axes_used
 from meshwright.search.space import Space, Words
 from meshwright.search.stocks import stocks
 
-MOST_NEAR = 400  # plans that are kept because they are near the best, in several orders of their axes
-MOST_WITHOUT = 8  # the same of those without a technique
+MOST_NEAR = 2_000  # plans that are kept because they are near the best, or near the best without a technique
 Progress = Callable[[float, float], None]
 
 
@@ -64,7 +63,7 @@ def scans(
 ) -> list[Scan]:
     """`scan` of several (request, top, techniques) that differ in precision alone, so that what is legal
     for the first is so for all. Beyond the plans that are asked for, those are kept that take longer by no
-    more than the share `band`: MOST_NEAR of the best, and MOST_WITHOUT of those without each technique.
+    more than the share `band`: MOST_NEAR of the best, and as many of those without each technique.
     `apart`: the words of layers are searched in two halves, in two processes where there can be two."""
     assert not (apart and keep), "a half that keeps nothing more cannot tell the other to do so"
     limits = [
@@ -84,7 +83,7 @@ def scans(
 
 def _nothing(request: Request, top: int, techniques: tuple[str, ...], *, band: float) -> Scan:
     """What is found before the first strategy is looked at."""
-    most, without = (MOST_NEAR, MOST_WITHOUT) if band else (top, 1)
+    most, without = (MOST_NEAR, MOST_NEAR) if band else (top, 1)
     return Scan(
         Shortlist(top, most, band),
         {technique: Shortlist(1, without, band) for technique in techniques},

@@ -115,6 +115,26 @@ class Space:
         first, *others = self.words["placement"]
         return tuple(ORDERS.index(order) for order in others) if stages_outermost(first) else ()
 
+    def without(self, technique: str) -> Space:
+        """The strategies that do without a technique; all of them for what none of them has."""
+        if technique in ("tp", "pp", "cp"):
+            kept = self.blocks[technique] == 1
+            blocks = {name: column[kept] for name, column in self.blocks.items()}
+            return replace(
+                self, blocks=blocks, has_vpp=self.has_vpp[kept], has_experts=self.has_experts[kept],
+                has_size=self.has_size[kept], spreads=self.spreads[kept],
+            )  # fmt: skip
+        if technique == "vpp":
+            return replace(self, has_vpp=self.has_vpp & (self.vpp == 1))
+        if technique in ("ep", "etp"):
+            return replace(self, has_experts=self.has_experts & (getattr(self, technique) == 1))
+        plain = {"sp": (False,), "recompute": ("none",), "zero-3": (0, 1, 2), "offload": ("none",)}
+        if technique not in plain:
+            return self
+        name = technique.partition("-")[0]
+        words = tuple(word for word in self.words[name] if word in plain[technique])
+        return replace(self, words=self.words | {name: words})
+
     def layer_words(self) -> Iterator[Words]:
         """Words that layers look at, the recompute word apart, under the first of the others."""
         w = self.words
