@@ -112,3 +112,14 @@ def test_numbers_of_a_profile_may_be_arrays() -> None:
     for own, share in zip(both, shares):
         np.testing.assert_allclose(own, at(share).exchange[0], rtol=1e-12)
     assert (both[0] > both[1]).all()
+
+
+def test_stages_that_lie_otherwise_do_not_take_the_split_of_the_first() -> None:
+    """Five chunks of 32 layers over four ranks leave ends empty, and in a V other ends than in rounds."""
+    read = requests.read("llama-3.1-8b", "16xh100", seq_len=4096, global_batch_size=32, strategy={})
+    request = (read.model, read.cluster.cluster, read.work)
+    in_a_v = Strategy(dp=4, pp=4, vpp=2, schedule="zb-v")
+    in_rounds = Strategy(dp=4, pp=4, vpp=5, schedule="interleaved-1f1b")
+    both = step_times(*request, [in_a_v, in_rounds], read.profile)
+    alone = [float(step_times(*request, [one], read.profile)[0]) for one in (in_a_v, in_rounds)]
+    np.testing.assert_allclose(both, alone, rtol=1e-12)

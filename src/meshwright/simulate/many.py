@@ -23,6 +23,7 @@ from meshwright.simulate.costs import Costs, costs
 from meshwright.simulate.network import KINDS, Network
 from meshwright.simulate.pipeline import network
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.stages import layout_of
 from meshwright.work import Work
 
 Array = npt.NDArray[np.float64]
@@ -107,11 +108,16 @@ def alike(keys: Iterable[Any]) -> list[IntArray]:
 
 
 def _layer_words(s: Strategy) -> tuple[Any, ...]:
-    """What strategies share whose layers are in one table."""
+    """What strategies share whose layers are in one table, and whose stages lie alike."""
     listed = None if s.layers_per_stage is None else (s.layers_per_stage, s.pp, s.vpp)
     joined = schedule.load(s.schedule).JOINED
     words = [getattr(s, f.name) for f in fields(s) if isinstance(getattr(s, f.name), str | bool | tuple)]
-    return (listed, joined, *(w for w in words if w not in (s.schedule, s.layers_per_stage)))
+    return (
+        listed,
+        joined,
+        layout_of(s.schedule),
+        *(w for w in words if w not in (s.schedule, s.layers_per_stage)),
+    )
 
 
 def stacked(few: Sequence[Strategy]) -> Strategy:
