@@ -13,10 +13,12 @@ import pytest
 from meshwright import api
 from meshwright.cli import output
 from meshwright.cli.main import run
+from meshwright.errors import InputError
 from meshwright.report.terminal.improvement import print_improved
 from meshwright.search.improve import TRADED, changed, spelled
 from meshwright.search.shift import memory_shift, sentence, time_shift
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.targets import load
 
 ASKED: dict[str, Any] = {
     "model": "llama-3.1-8b", "cluster": "16xh100", "seq_len": "8k", "global_batch_size": 64,
@@ -140,3 +142,45 @@ def test_json_text_and_plan_file(capsys: pytest.CaptureFixture[str], tmp_path: P
     text = capsys.readouterr().out
     assert "neighbours" in text
     assert run(["improve", *args, "--tp", "3"]) == 2
+
+
+def test_what_a_framework_cannot_be_told_stands_apart(capsys: pytest.CaptureFixture[str]) -> None:
+    """On TPUs a pipeline is all forwards, then all backwards, and remat policies are by name of a result."""
+    asked: dict[str, Any] = {"seq_len": "8k", "global_batch_size": 64, "tp": 2, "pp": 2, "schedule": "gpipe"}
+    answer = api.improve("llama-3.1-8b", "16xtpu-v7", recompute="full", **asked)
+    assert answer.framework == "maxtext"
+    assert all(near.strategy.schedule == "gpipe" for near in answer.neighbours if near.strategy.pp > 1)
+    lacking = {word for near in answer.beyond for word in near.lacks}
+    assert {"schedule zb-v", "schedule 1f1b", "recompute every:2"} <= lacking
+    assert answer.json()["beyond"][0]["lacks"] == list(answer.beyond[0].lacks)
+    print_improved(answer, output.console(), shown=2)
+    assert "maxtext cannot be told of " in capsys.readouterr().out
+
+
+def test_a_target_is_asked_of_the_strategy_of_its_neighbours_and_of_the_search() -> None:
+    answer = api.improve(**ASKED, target="torchtitan")
+    assert {word for near in answer.beyond for word in near.lacks} >= {"recompute selective:norm"}
+    own = load("torchtitan")
+    assert answer.best is not None
+    assert not own.lacks(answer.best.strategy)
+    known = own.lacks(answer.base.strategy)  # ZeRO-1 is the habit of the profile's framework
+    assert known == ("zero 1",)
+    assert all(set(own.lacks(near.strategy)) <= set(known) for near in answer.neighbours)
+    with pytest.raises(InputError, match="torchtitan has no zero 1"):
+        api.improve(**ASKED, zero=1, target="torchtitan")
+    assert run(["improve", "llama-3.1-8b", "--on", "8xh100", "--target", "nothing"]) == 2
+
+
+def test_a_neighbour_that_beats_the_search_is_told_as_a_neighbour(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A search tries microbatches of powers of two beyond 8."""
+    asked: dict[str, Any] = {"seq_len": "1k", "global_batch_size": 144, "microbatch_size": 6, "zero": 3}
+    answer = api.improve("llama-3.2-1b", "12xh100", recompute="none", **asked)
+    assert answer.best is not None
+    assert answer.best.strategy.microbatch_size == 12
+    assert answer.search_s is not None
+    assert answer.found_by == answer.json()["best"]["found_by"] == "neighbour"
+    assert answer.search_s > answer.best.step_time_s
+    print_improved(answer, output.console(), shown=2)
+    assert "the best plan found (one step away; a whole search, " in capsys.readouterr().out

@@ -9,8 +9,10 @@ import pytest
 
 from meshwright import api, units
 from meshwright.checks.capacity import roomy_bytes
+from meshwright.cli import output
 from meshwright.errors import InputError
 from meshwright.report.records import Plan
+from meshwright.report.terminal.plan import print_plan
 from meshwright.search.ranking import axes_used
 
 NARROW: dict[str, Any] = {
@@ -52,6 +54,39 @@ def test_what_is_not_tried_of_a_field_is_told() -> None:
     assert not {"zero_group", "microbatch_size"} & set(some.left)
     assert some.space["zero_group"] == (3, 4, 6)  # what divides the chips, and not powers of two alone
     assert 12 in some.space["microbatch_size"]
+
+
+def test_the_words_that_a_search_leaves_are_told_with_the_flag_that_tries_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """On TPUs loops over stages are all forwards, then all backwards, so 1F1B only spells the plan without a
+    pipeline: it is not tried, nor are chunks."""
+    few: dict[str, Any] = {"zero": 3, "zero_group": "all", "recompute": "full", "placement": "tp,cp,dp,pp"}
+    asked = ("llama-3.1-8b", "16xtpu-v7")
+    found = api.plan(*asked, seq_len="8k", global_batch_size=64, show_space=True, **few)
+    assert found.space is not None
+    assert found.space["schedule"] == ("gpipe",)
+    assert found.space["vpp"] == (1,)
+    assert {"1f1b", "interleaved-1f1b", "zb-v"} <= set(found.json()["untried"]["schedule"])
+    assert set(found.untried) == {"schedule", "cp_method", "offload"}  # no experts, so no dispatcher
+    print_plan(found, output.console(), shown=1)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("not tried: "))
+    assert "schedule 1f1b, " in line
+    assert "--schedule any" in line
+    every = api.plan(*asked, seq_len="8k", global_batch_size=64, schedule="any", show_space=True, **few)
+    assert every.space is not None
+    assert set(found.untried["schedule"]) | {"gpipe"} == set(every.space["schedule"])
+    assert "schedule" not in every.untried
+    told = api.plan("mixtral-8x7b", "16xh100", seq_len="8k", global_batch_size=64, target="torchtitan",
+                    **few | {"zero": 0})  # fmt: skip
+    assert set(told.untried["schedule"]) == {
+        "gpipe",
+        "zb-v",
+        "dualpipev",
+    }  # what it has, and nobody asked for
+    assert told.untried["dispatcher"] == ("deep-ep",)
+    print_plan(told, output.console(), shown=1)
+    assert "both of what torchtitan can be told" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

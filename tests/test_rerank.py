@@ -206,7 +206,7 @@ JOBS = st.fixed_dictionaries(
 
 
 @given(JOBS)
-@settings(max_examples=3)
+@settings(max_examples=2)
 def test_losses_are_those_of_searches_with_the_technique_pinned_off(job: dict[str, Any]) -> None:
     losses_are_those_of_pins(**job)
 

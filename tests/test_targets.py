@@ -6,6 +6,7 @@ from dataclasses import fields
 
 import pytest
 
+from meshwright import api
 from meshwright.search.given import read
 from meshwright.strategy.recompute import WORDS
 from meshwright.strategy.records import RECOMPUTE_MODULES, Strategy
@@ -36,3 +37,10 @@ def test_what_changes_nothing_is_no_lack() -> None:
     )
     assert load("deepspeed").lacks(Strategy(dp=4, pp=2, zero=2, zero_group=4)) == ("zero 2 with pp 2",)
     assert load("megatron-core").lacks(Strategy(dp=8, recompute="every:2")) == ("recompute every:2",)
+
+
+def test_a_framework_that_has_sequence_parallelism_alone_does_without_it_at_one_rank() -> None:
+    found = api.plan("mixtral-8x7b", "16xh100", seq_len="4k", global_batch_size=64, target="torchtitan",
+                     recompute="none", zero_group="all", top=1)  # fmt: skip
+    losses = {need.without: need.loss_percent for need in found.necessity}
+    assert losses["sp"] == losses["tp"] is not None

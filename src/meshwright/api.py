@@ -373,30 +373,45 @@ def improve(
     model: str | Path | Model,
     cluster: str | Path | Cluster | None = None,
     *,
+    target: str | None = None,
     price_per_chip_hour: float | str | None = None,
     progress: Callable[[float, float], None] | None = None,
     **request: Any,
 ) -> Improved:
     """The one-step neighbours of a strategy, the most helpful first, and the best plan of a whole search.
 
-    Takes the arguments of `estimate`; what is left out of the strategy is derived.
+    Takes the arguments of `estimate`; what is left out of the strategy is derived. Neighbours that the
+    profile's framework cannot be told stand apart; `target` names another, and restricts the search too.
     """
     from meshwright.report.improvement import Improved
     from meshwright.search import improve as neighbourhood
     from meshwright.search.bounds import Request as Asked
+    from meshwright.strategy import targets
 
     asked = requests.read_arguments(model=model, cluster=cluster, **request)
+    told = None if target is None else targets.load(target)
     price_per_chip_hour = asked.price(price(price_per_chip_hour))
     base = estimating.estimated(asked, price_per_chip_hour=price_per_chip_hour, nearest=0)
+    if told is not None:
+        lacking = {said.partition(" ")[0] for said in told.lacks(base.strategy)} & set(asked.strategy)
+        faults = told.faults({f: [getattr(base.strategy, f)] for f in lacking}, asked.work.precision)
+        if faults:
+            raise InputError(*faults)
     r = Asked(asked.model, asked.cluster.cluster, asked.work, asked.profile)
-    near = neighbourhood.improve(r, base.strategy, base.evaluation, progress=progress)
-    best, searched = neighbourhood.best(r, base.strategy, base.evaluation, near)
+    near = neighbourhood.improve(r, base.strategy, base.evaluation, target=told, progress=progress)
+    best = neighbourhood.best(r, base.strategy, base.evaluation, near, target=told)
     return Improved(
         base=base,
         neighbours=near.neighbours,
         rejected=near.rejected,
-        best=None if best is None else estimating.complete(asked, best.strategy, price_per_chip_hour),
-        searched=searched,
+        best=None
+        if best.plan is None
+        else estimating.complete(asked, best.plan.strategy, price_per_chip_hour),
+        searched=best.searched,
+        found_by=best.found_by,
+        search_s=best.search_s,
+        framework=near.framework,
+        beyond=near.beyond,
     )
 
 

@@ -247,6 +247,7 @@ def _search(request: Request, wish: Wish, ask: Ask) -> Plan:
         needs=found.needs,
         space=found.space.axes(),
         left=found.space.left,
+        untried=found.space.untried,
         pareto=tuple(_point(request, *one) for one in met),
         reranked=found.reranked,
     )

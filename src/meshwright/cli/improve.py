@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from meshwright.cli import output
-from meshwright.cli.options import arguments, json_flag, request
+from meshwright.cli.options import arguments, json_flag, request, target_flag
 
 
 @click.command("improve")
@@ -15,8 +15,9 @@ from meshwright.cli.options import arguments, json_flag, request
 @click.option(
     "--top", type=click.IntRange(1, 1000), default=10, help="Neighbours to show.", show_default=True
 )
+@target_flag
 @json_flag
-def command(top: int, as_json: bool, **flags: Any) -> None:
+def command(top: int, target: str | None, as_json: bool, **flags: Any) -> None:
     """Neighbours of a strategy: which single change helps most, what it moves, and how far the best plan is.
 
     What is left out of the strategy is derived as in estimate.
@@ -24,7 +25,7 @@ def command(top: int, as_json: bool, **flags: Any) -> None:
     from meshwright import api
 
     with output.progress("trying neighbours", quiet=as_json) as update:
-        found = api.improve(**arguments(flags), progress=update)
+        found = api.improve(**arguments(flags), target=target, progress=update)
     if as_json:
         output.print_json(found.json())
     else:

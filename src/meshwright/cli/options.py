@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -117,6 +117,12 @@ def work_flags(command: Command) -> Command:
 def json_flag(command: Command) -> Command:
     """`--json`."""
     return click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")(command)
+
+
+def target_flag(command: Command) -> Command:
+    """`--target`."""
+    add = _text("--target", "NAME", "Only what this framework can express, e.g. megatron-core.")
+    return cast(Command, add(command))
 
 
 def _text(flag: str, metavar: str, text: str) -> Callable[[Any], Any]:

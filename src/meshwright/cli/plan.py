@@ -8,13 +8,7 @@ from typing import Any
 import click
 
 from meshwright.cli import output
-from meshwright.cli.options import arguments, json_flag, request
-
-
-def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    from meshwright import api
-
-    return [w for w in api.words("--target") if w.startswith(incomplete)]
+from meshwright.cli.options import arguments, json_flag, request, target_flag
 
 
 @click.command("plan")
@@ -30,12 +24,7 @@ def _targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> lis
 @click.option("--chips-up-to", metavar="N", help="Try other numbers of chips, domain by domain, up to N.")
 @click.option("--deadline", metavar="TIME", help="60d, with --total-tokens: the fewest chips that meet it.")
 @click.option("--pareto", is_flag=True, help="Also the fastest plans in less memory.")
-@click.option(
-    "--target",
-    metavar="NAME",
-    help="Only what this framework can express, e.g. megatron-core.",
-    shell_complete=_targets,
-)
+@target_flag
 @click.option("--report", "page", metavar="FILE", help="Write a report of the best plan as an HTML page.")
 @click.option("--terms", is_flag=True, help="With --json: the tree of terms of every plan.")
 @json_flag

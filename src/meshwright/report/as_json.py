@@ -325,6 +325,7 @@ def plan_object(plan: Plan, *, terms: bool = False) -> dict[str, Any]:
         "feasible": plan.feasible,
         "search_seconds": plan.search_seconds,
         "rejected": plan.rejected,
+        "untried": plan.untried,
         "objective": plan.objective,
         "target": plan.target,
         "reranked": plan.reranked,
@@ -354,9 +355,7 @@ def check_object(checked: Checked) -> dict[str, Any]:
     head = envelope("check", checked.model, checked.cluster, checked.work)
     return head | {
         "ok": checked.ok,
-        "strategy": None
-        if checked.strategy is None
-        else strategy_json(checked.strategy, checked.stages),
+        "strategy": None if checked.strategy is None else strategy_json(checked.strategy, checked.stages),
         "given": plain(checked.given),
         "diagnostics": diagnostics_json(checked.diagnostics),
     }

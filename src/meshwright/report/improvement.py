@@ -16,8 +16,9 @@ from meshwright.units import GIB
 class Improved:
     """`base` is the strategy asked about; `neighbours` those one step away, the most helpful first.
 
-    `best` is the fastest plan of a whole search (None: nothing fits) with the same optimizer and fine-tuning;
-    where a neighbour or `base` itself is faster, that one.
+    `best` is the fastest plan of a whole search (None: nothing fits) with the same optimizer and fine-tuning,
+    whose step takes `search_s`; where a neighbour or `base` itself is faster, that one (`found_by`). `beyond`
+    are the neighbours that `framework` cannot be told.
     """
 
     base: Estimate
@@ -25,11 +26,23 @@ class Improved:
     rejected: dict[str, int]
     best: Estimate | None
     searched: int
+    found_by: str
+    search_s: float | None
+    framework: str
+    beyond: tuple[Neighbour, ...] = ()
 
     @property
     def helpful(self) -> tuple[Neighbour, ...]:
         """Neighbours that fit and are faster; where `base` does not fit, all that fit."""
-        return tuple(n for n in self.neighbours if n.fits and (n.gain > 0 or not self.base.fits))
+        return self._helpful(self.neighbours)
+
+    @property
+    def helpful_beyond(self) -> tuple[Neighbour, ...]:
+        """The same of those that the framework cannot be told."""
+        return self._helpful(self.beyond)
+
+    def _helpful(self, some: tuple[Neighbour, ...]) -> tuple[Neighbour, ...]:
+        return tuple(n for n in some if n.fits and (n.gain > 0 or not self.base.fits))
 
     @property
     def best_gain(self) -> float | None:
@@ -55,14 +68,18 @@ class Improved:
                 "gain_percent": 100.0 * self.best_gain,
                 "changes": self.best_changes,
                 "why": self.best_why,
+                "found_by": self.found_by,
             }
         shown: dict[str, Any] = as_json.plain(
             {
                 "base": as_json.plan_json(base),
                 "neighbours": [self._neighbour_json(n) for n in self.neighbours],
+                "framework": self.framework,
+                "beyond": [self._neighbour_json(n) | {"lacks": list(n.lacks)} for n in self.beyond],
                 "rejected": self.rejected,
                 "best": best,
                 "searched": self.searched,
+                "search_step_time_s": self.search_s,
             }
         )
         return as_json.envelope("improve", base.model, base.cluster, base.work) | shown

@@ -218,6 +218,7 @@ class Plan:
     ways_out: tuple[str, ...] = ()  # sentences, where nothing fits
     space: dict[str, tuple[Any, ...]] | None = None
     left: dict[str, str] | None = None  # what was not tried of a field, and why
+    untried: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # words of layouts that were not
     choices: tuple[Choice, ...] = ()
     pareto: tuple[Point, ...] = ()
     asked_pareto: bool = False

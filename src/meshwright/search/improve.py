@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from itertools import permutations
-from typing import Any
+from typing import Any, Literal
 
 from meshwright.checks.layout import SINGLE_CHUNK, TWO_CHUNKS
 from meshwright.checks.shapes import moe
@@ -14,6 +14,7 @@ from meshwright.cost.evaluation import Evaluation
 from meshwright.cost.schedule import names as schedules
 from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
+from meshwright.profiles.records import Framework
 from meshwright.search import shift
 from meshwright.search.bounds import Request
 from meshwright.search.derive import complete, group_size
@@ -23,17 +24,21 @@ from meshwright.search.ranking import SAME
 from meshwright.search.rerank import searches
 from meshwright.search.space import build
 from meshwright.simulate.told import as_run
+from meshwright.strategy import targets
 from meshwright.strategy.records import Strategy
+from meshwright.strategy.targets import Target
 
 TRADED = ("dp", "tp", "pp", "cp")  # their product is the chips: what one gains another gives
 Change = dict[str, Any]
+Finder = Literal["search", "neighbour", "base"]
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
     """One step away: the fields that changed with their old and new values, and what it does.
 
-    `gain` is the share of throughput won (0.1: 10 % more tokens/s); `why` says which terms move.
+    `gain` is the share of throughput won (0.1: 10 % more tokens/s); `why` says which terms move; `lacks` is
+    what the framework cannot be told of it and can of the strategy that it is a neighbour of.
     """
 
     changes: dict[str, tuple[Any, Any]]
@@ -41,6 +46,7 @@ class Neighbour:
     evaluation: Evaluation
     gain: float
     why: str
+    lacks: tuple[str, ...] = ()
 
     @property
     def fits(self) -> bool:
@@ -50,10 +56,24 @@ class Neighbour:
 
 @dataclass(frozen=True, slots=True)
 class Improvement:
-    """All legal neighbours, the most helpful first, and how many a rule forbids, by reason."""
+    """All legal neighbours, the most helpful first, and how many a rule forbids, by reason. `beyond` are
+    those that `framework` cannot be told."""
 
     neighbours: tuple[Neighbour, ...]
     rejected: dict[str, int]
+    framework: str
+    beyond: tuple[Neighbour, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The fastest plan that is known, what found it, and the step of a whole search's best, which evaluated
+    `searched` strategies; None where nothing fits."""
+
+    plan: Ranked | None
+    found_by: Finder
+    search_s: float | None
+    searched: int
 
 
 def improve(
@@ -61,12 +81,14 @@ def improve(
     base: Strategy,
     evaluation: Evaluation,
     *,
+    target: Target | None = None,
     progress: Callable[[float, float], None] | None = None,
 ) -> Improvement:
     """Every legal strategy one step away from a complete, legal `base` whose `evaluation` is known.
 
     Those that fit come first, the fastest before the others; what does not fit follows, the smallest first.
-    Neighbours that change neither time nor memory are left out. `progress` is called with (done, total).
+    Neighbours that change neither time nor memory are left out. What a `target` cannot be told, or without
+    one the profile's framework, stands apart. `progress` is called with (done, total).
     """
     r = request
     rejected: Counter[str] = Counter()
@@ -86,15 +108,30 @@ def improve(
                 found[strategy] = other
         if progress is not None:
             progress(done + 1, len(changes))
+    lacks = _lacks(r.profile.framework, target)
     near = [
-        _neighbour(base, evaluation, strategy, told)
+        _neighbour(base, evaluation, strategy, told, lacks)
         for strategy, told in zip(found, as_run(r.model, r.cluster, r.work, found, r.profile))
     ]
     ordered = sorted(
         near,
         key=lambda n: (not n.fits, -n.gain if n.fits else float(n.evaluation.peak_bytes), len(n.changes)),
     )
-    return Improvement(tuple(ordered), dict(rejected.most_common()))
+    return Improvement(
+        tuple(n for n in ordered if not n.lacks),
+        dict(rejected.most_common()),
+        r.profile.framework.name if target is None else target.name,
+        tuple(n for n in ordered if n.lacks),
+    )
+
+
+def _lacks(framework: Framework, target: Target | None) -> Callable[[Strategy], tuple[str, ...]]:
+    """What a framework cannot be told of a strategy; without a file of a target its schedules are known."""
+    if target is None and framework.name in targets.names():
+        target = targets.load(framework.name)
+    if target is not None:
+        return target.lacks
+    return lambda s: () if s.pp == 1 or s.schedule in framework.schedules else (f"schedule {s.schedule}",)
 
 
 def steps(request: Request, base: Strategy) -> Iterator[Change]:
@@ -186,13 +223,21 @@ def _group_word(base: Strategy, request: Request) -> int | str:
     return int(base.zero_group)
 
 
-def _neighbour(base: Strategy, first: Evaluation, strategy: Strategy, second: Evaluation) -> Neighbour:
+def _neighbour(
+    base: Strategy,
+    first: Evaluation,
+    strategy: Strategy,
+    second: Evaluation,
+    lacks: Callable[[Strategy], tuple[str, ...]],
+) -> Neighbour:
+    known = lacks(base)
     return Neighbour(
         changes=changed(base, strategy),
         strategy=strategy,
         evaluation=second,
         gain=float(first.step_time_s) / float(second.step_time_s) - 1.0,
         why=shift.sentence(first, second),
+        lacks=tuple(word for word in lacks(strategy) if word not in known),
     )
 
 
@@ -253,18 +298,26 @@ def _alike(first: Evaluation, second: Evaluation) -> bool:
 
 
 def best(
-    request: Request, base: Strategy, evaluation: Evaluation, near: Improvement
-) -> tuple[Ranked | None, int]:
-    """The fastest plan that fits, and how many strategies were evaluated for it.
-
-    A whole search with the optimizer and the fine-tuning of `base`; words that a search leaves out may make
-    a neighbour or `base` itself faster, which is then the best.
-    """
+    request: Request,
+    base: Strategy,
+    evaluation: Evaluation,
+    near: Improvement,
+    *,
+    target: Target | None = None,
+) -> Best:
+    """The fastest plan that fits: of a whole search that trains as `base` does, or a
+    neighbour or `base` itself, whose words the search may leave out."""
     r = request
-    same = {"optimizer": base.optimizer, "finetune": base.finetune}
-    (found,) = searches([(r, 1)], build(r.model, r.cluster, r.work, same, r.profile))
-    known = [ranked_plan(r, c) for c in found.best[:1]]
-    known += [Ranked(base, evaluation)] if evaluation.fits else []
-    known += [Ranked(n.strategy, n.evaluation) for n in near.neighbours if n.fits]
-    fastest = min(known, key=lambda k: k.seconds, default=None)
-    return fastest, found.searched
+    same = {
+        name: getattr(base, name) for name in ("optimizer", "finetune", "moe_balance")
+    }  # how it is trained
+    (found,) = searches([(r, 1)], build(r.model, r.cluster, r.work, same, r.profile, target))
+    plans: list[tuple[Finder, Ranked]] = [("search", ranked_plan(r, c)) for c in found.best[:1]]
+    search_s = plans[0][1].seconds if plans else None
+    plans += [("base", Ranked(base, evaluation))] if evaluation.fits else []
+    plans += [("neighbour", Ranked(n.strategy, n.evaluation)) for n in near.neighbours if n.fits]
+    if not plans:
+        return Best(None, "search", None, found.searched)
+    least = min(plan.seconds for _, plan in plans) * (1.0 + SAME)
+    by, fastest = next(known for known in plans if known[1].seconds <= least)
+    return Best(fastest, by, search_s, found.searched)

@@ -35,8 +35,9 @@ def does_without(technique: str, strategy: Strategy) -> Mask:
     shape = np.shape(strategy.dp)
     if technique in ("pp", "vpp", "tp", "cp", "ep", "etp"):
         return np.broadcast_to(np.asarray(getattr(strategy, technique)) == 1, shape)
+    if technique == "sp":  # which one tensor-parallel rank has nothing of
+        return np.broadcast_to(np.asarray(strategy.tp) == 1, shape) | (not strategy.sp)
     said: dict[str, Any] = {
-        "sp": not strategy.sp,
         "recompute": strategy.recompute == "none",
         "zero-3": strategy.zero < 3,
         "offload": strategy.offload == "none",

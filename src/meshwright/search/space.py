@@ -24,7 +24,7 @@ from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
 from meshwright.search.derive import group_size
 from meshwright.search.given import Between, read_choices
-from meshwright.search.words import chosen, left, unpiped
+from meshwright.search.words import LAYOUT, chosen, left, unpiped, untried
 from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import stages_outermost
 from meshwright.strategy.records import AXES, ORDERS, Strategy
@@ -90,6 +90,7 @@ class Space:
         ""  # a schedule that the target or the framework lacks: it stands for plans without a pipeline alone
     )
     left: dict[str, str] = field(default_factory=dict)  # what is not tried of a field, and why
+    untried: dict[str, tuple[Any, ...]] = field(default_factory=dict)  # the words that are left, of layouts
 
     def __len__(self) -> int:
         rows = self.has_vpp.sum(1) * self.has_experts.sum(1) * self.has_size.sum(1)
@@ -106,7 +107,20 @@ class Space:
         tried["microbatch_size"] = self.sizes[self.has_size[some].any(0)]
         numbers = {name: tuple(int(v) for v in np.unique(tried[name])) for name in DEGREE_FIELDS}
         shown = {name: tuple(_shown(v) for v in values) for name, values in self.words.items()}
-        return numbers | shown
+        shown["schedule"] = self.pipelines or shown["schedule"]
+        chunks = [v for v in numbers["vpp"] if v == 1 or any(_has_chunks(word, v) for word in self.pipelines)]
+        return numbers | {"vpp": tuple(chunks)} | shown
+
+    @property
+    def pipelines(self) -> tuple[str, ...]:
+        """The schedules that are tried with more than one stage."""
+        return tuple(word for word in self.words["schedule"] if word != self.unpiped)
+
+    def reads(self, name: str) -> bool:
+        """Whether a word of a layout changes any of its strategies."""
+        axis = LAYOUT[name]
+        column = self.ep if axis == "ep" else self.blocks.get(axis)
+        return column is None or bool((column > 1).any())
 
     @property
     def other_orders(self) -> tuple[int, ...]:
@@ -117,6 +131,8 @@ class Space:
 
     def without(self, technique: str) -> Space:
         """The strategies that do without a technique; all of them for what none of them has."""
+        if technique == "sp" and False not in self.words["sp"]:
+            technique = "tp"
         if technique in ("tp", "pp", "cp"):
             kept = self.blocks[technique] == 1
             blocks = {name: column[kept] for name, column in self.blocks.items()}
@@ -166,10 +182,9 @@ class Space:
         vpp = self.vpp[None, :]
         suits = np.zeros((len(w["schedule"]), *self.has_vpp.shape), bool)
         for i, word in enumerate(w["schedule"]):
+            suits[i] = _has_chunks(word, vpp)
             if word in SINGLE_CHUNK:
-                suits[i] = (vpp == 1) & ((d["pp"] > 1) | (word == schedules[0]))
-            else:
-                suits[i] = (vpp == 2) if word in TWO_CHUNKS else (vpp > 1)
+                suits[i] &= (d["pp"] > 1) | (word == schedules[0])
         suits[0] |= ~suits.any(axis=0)  # rows that no word suits are rejected once, not left out
         kept = suits[w["schedule"].index(words.schedule)]
         if words.schedule == self.unpiped:
@@ -224,12 +239,13 @@ def build(
     """
     choices = read_choices(fixed)
     words, numbers = chosen(choices, model, work, profile, cluster.n_chips, target)
-    space = _blocks(model, cluster, work, numbers, words)
+    space = replace(_blocks(model, cluster, work, numbers, words), unpiped=unpiped(choices, profile, target))
+    rest = untried(words | {"schedule": space.pipelines}, choices, target)
     return replace(
         space,
         left=left(choices),
+        untried={name: some for name, some in rest.items() if space.reads(name)},
         zero_under_pipeline=target.zero_under_pipeline if target is not None else space.zero_under_pipeline,
-        unpiped=unpiped(choices, profile, target),
     )
 
 
@@ -241,6 +257,13 @@ def sizes(work: Work) -> list[int]:
         for d in divisors(int(work.global_batch_size))
         if d <= most and (d <= EVERY_SIZE_TO or d & (d - 1) == 0)
     ]
+
+
+def _has_chunks(schedule: str, vpp: Any) -> Any:
+    """Whether a schedule runs so many chunks a rank; broadcasts over them."""
+    if schedule in SINGLE_CHUNK:
+        return vpp == 1
+    return vpp == 2 if schedule in TWO_CHUNKS else vpp > 1
 
 
 def _shown(value: Any) -> Any:

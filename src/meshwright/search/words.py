@@ -20,20 +20,25 @@ from meshwright.work import Work
 
 Values = dict[str, tuple[Any, ...]]
 PLAIN = "1f1b"
+# Words that lay out a run, and the axis without which nothing reads them.
+LAYOUT = {"schedule": "pp", "cp_method": "cp", "dispatcher": "ep", "offload": ""}
 
-# Fields of which a search tries less than there is, and why; each can be listed, or asked for with `any`.
+# Fields of which a search tries less than there is: why, and how to have more. Each can be listed.
 LEFT = {
-    "schedule": "what the profile's framework runs unless told; any: all there are",
-    "offload": "host memory is a last resort; any: parameters, activations and experts too",
-    "optimizer": "it decides what is trained, not where",
-    "finetune": "it decides what is trained, not where",
-    "moe_balance": "it decides how experts are trained, not where",
-    "dispatcher": "the framework's own, which its efficiency numbers were measured with",
-    "cp_method": "the two that most programs run; any: all-gather and hierarchical too",
-    "zero_group": "all ranks, a domain or a node; a number, a list or a range of them: other sizes",
-    "recompute": "single modules and the recipes' sets; any other set, layers:N or products:N can be listed",
-    "microbatch_size": "above 8 powers of two, at most 1M tokens; a range: every divisor of the batch",
-    "layers_per_stage": "balanced by the seconds of forward passes, embedding and head counted",
+    "schedule": ("the profile's framework runs its own unless told", "any: all there are"),
+    "offload": ("host memory is a last resort", "any: parameters, activations and experts too"),
+    "optimizer": ("it decides what is trained, not where", ""),
+    "finetune": ("it decides what is trained, not where", ""),
+    "moe_balance": ("it decides how experts are trained, not where", ""),
+    "dispatcher": ("efficiency numbers were measured with the framework's own", ""),
+    "cp_method": ("most programs run ring or all-to-all", "any: all-gather and hierarchical too"),
+    "zero_group": ("all ranks, a domain or a node", "a number, a list or a range of them: other sizes"),
+    "recompute": (
+        "single modules and the recipes' sets",
+        "any other set, layers:N or products:N can be listed",
+    ),
+    "microbatch_size": ("above 8 powers of two, at most 1M tokens", "a range: every divisor of the batch"),
+    "layers_per_stage": ("balanced over the stages, embedding and head counted as work", ""),
 }
 
 
@@ -64,7 +69,7 @@ def usual(model: Model, work: Work, profile: Profile) -> Values:
     }
 
 
-def every(model: Model, profile: Profile) -> Values:
+def every() -> Values:
     """Every word of each field, for one that is asked for with `any`."""
     return {
         "schedule": ("1f1b", *(s for s in schedules() if s != "1f1b")),
@@ -104,7 +109,7 @@ def chosen(
 
     Raises InputError, with every fault, where nothing is left of a field.
     """
-    most = every(model, profile)
+    most = every()
     words, numbers = usual(model, work, profile), {}
     for name, values in choices.items():
         if name not in words:
@@ -155,7 +160,17 @@ def unpiped(choices: Values, profile: Profile, target: Target | None) -> str:
 
 def left(choices: Values) -> dict[str, str]:
     """What is left alone of fields that nobody gave, and why."""
-    return {field: because for field, because in LEFT.items() if field not in choices}
+    return {field: "; ".join(filter(None, said)) for field, said in LEFT.items() if field not in choices}
+
+
+def untried(words: Values, choices: Values, target: Target | None) -> Values:
+    """What a search leaves of words that lay out a run and that nobody gave; a target has all of it."""
+    there = {name: some for name, some in every().items() if name in LAYOUT and name not in choices}
+    rest = {
+        name: tuple(w for w in some if w not in words[name] and (not target or target.allows(name, w)))
+        for name, some in there.items()
+    }
+    return {name: some for name, some in rest.items() if some}
 
 
 def within(value: int, choices: tuple[Any, ...]) -> bool:

@@ -40,6 +40,8 @@ def print_improved(found: Improved, console: Console, *, shown: int) -> None:
         print_table(console, _table(found, found.neighbours[: min(shown, 3)], "one step away"))
     if found.base.fits:
         _print_too_large(found, console)
+    if found.helpful_beyond:
+        _print_beyond(found, console)
     console.print()
     _print_best(found, console)
     console.print()
@@ -61,6 +63,16 @@ def _print_too_large(found: Improved, console: Console) -> None:
         )
 
 
+def _print_beyond(found: Improved, console: Console) -> None:
+    """What the framework cannot be told, and the best of it."""
+    first, *others = found.helpful_beyond
+    more = f", and of {len(others):,} more that help" if others else ""
+    console.print(
+        f"{found.framework} cannot be told of {spelled(first.changes)} ({first.gain:+.1%}: it has no "
+        f"{', '.join(first.lacks)}){more}"
+    )
+
+
 def _print_best(found: Improved, console: Console) -> None:
     if found.best is None or found.best_gain is None:
         console.print(Text("a whole search finds nothing that fits", style="bold red"))
@@ -69,10 +81,12 @@ def _print_best(found: Improved, console: Console) -> None:
     if found.best.strategy == found.base.strategy:
         console.print(f"a whole search ({units.counted(found.searched, 'strategy')}) finds nothing faster")
         return
+    whole = f"a whole search, {units.counted(found.searched, 'strategy')}"
+    if found.found_by == "neighbour":
+        least = "nothing that fits" if found.search_s is None else units.seconds_text(found.search_s)
+        whole = f"one step away; {whole}, finds {least}"
     far = f"{found.best_gain:+.1%} tokens/s{'' if found.base.fits else ', and it fits'}"
-    console.print(
-        f"the best plan found (a whole search, {units.counted(found.searched, 'strategy')}): {step}, {far}"
-    )
+    console.print(f"the best plan found ({whole}): {step}, {far}")
     console.print(f"  {strategy_line(found.best.strategy)}")
     console.print(f"  {found.best_changes}")
     console.print(f"  {found.best_why}")

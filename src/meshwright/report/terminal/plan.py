@@ -19,6 +19,7 @@ from meshwright.report.terminal.estimate import (
 from meshwright.report.terminal.findings import print_findings
 from meshwright.report.terminal.table import fits, plain_table, print_table
 from meshwright.search.ranking import TIED
+from meshwright.search.words import LEFT
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -163,7 +164,7 @@ def _necessity(found: Plan, best: Estimate) -> Table:
     """What the step costs when a means may not be used."""
     table = plain_table(
         "without", ">best step", ">longer by", title="what each means is worth",
-        caption="longer by: than the step of the best plan",
+        caption=f"longer by: than the step of the best plan{_space_of(found)}",
     )  # fmt: skip
     for need in found.necessity:
         if need.step_time_s is None:
@@ -174,6 +175,13 @@ def _necessity(found: Plan, best: Estimate) -> Table:
             loss = units.percent_text((need.loss_percent or 0.0) / 100)
             table.add_row(need.without, units.seconds_text(need.step_time_s), loss)
     return table
+
+
+def _space_of(found: Plan) -> str:
+    """Over which plans a target leaves the best and the others."""
+    return (
+        f"; both of what {found.target} can be told, others may need it more or less" if found.target else ""
+    )
 
 
 def _searched(found: Plan) -> Text:
@@ -188,6 +196,12 @@ def _searched(found: Plan) -> Text:
         if counts:
             listed = ", ".join(f"{reason} {n:,}" for reason, n in counts.items())
             text.append(f"\n{title}: {listed}")
+    if found.untried:
+        listed = "; ".join(
+            f"{name} {', '.join(words)} ({LEFT[name][0]}; --{name.replace('_', '-')} any)"
+            for name, words in found.untried.items()
+        )
+        text.append(f"\nnot tried: {listed}")
     return text
 
 
