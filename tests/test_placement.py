@@ -138,11 +138,14 @@ def test_a_small_group_on_a_mesh_has_only_its_own_links() -> None:
 @pytest.mark.parametrize(
     ("text", "strategy", "group", "links", "hops"),
     [
-        ("tpu-v5p:8x8x8", Strategy(dp=64, tp=8), "tp", 2, 4),  # one closed axis: both ways round
+        ("tpu-v6e:16x16", Strategy(dp=16, tp=16), "tp", 2, 8),  # one closed axis: both ways round
+        ("tpu-v5p:8x8x8", Strategy(dp=64, tp=8), "tp", 2, 4),
+        ("tpu-v5p:4x8x8", Strategy(dp=32, tp=8), "tp", 3, 3),  # 4 x 2, closed along the four
         ("tpu-v5p:8x8x8", Strategy(dp=128, tp=4), "tp", 2, 2),  # half an axis would be a line: a square
         ("tpu-v5p:8x8x8", Strategy(dp=128, tp=4), "dp", 4, 12),  # every second chip of two axes, all of one
         ("tpu-v5p:8x8x8", Strategy(dp=8, tp=64), "tp", 4, 8),  # two axes add up
         ("tpu-v5p:8x8x8", Strategy(dp=64, tp=8), "dp", 4, 8),
+        ("tpu-v6e:16x16", Strategy(dp=16, tp=16), "dp", 2, 8),
         ("tpu-v5p:8x8x8", Strategy(dp=512), "dp", 6, 12),
         ("tpu-v5e:8x16", Strategy(dp=16, tp=8), "tp", 2, 4),  # an axis of 8 does not close on v5e: 4 x 2
         ("tpu-v5e:8x16", Strategy(dp=128), "dp", 3, 15),
@@ -166,12 +169,12 @@ def test_interleaved_groups_share_a_torus_axis() -> None:
 
 
 def test_all_to_all_on_a_ring_takes_a_fourth_of_a_gather() -> None:
-    cluster = parse("tpu-v5p:8x8x8")
-    span = spans(cluster, Strategy(dp=64, tp=8))["tp"]
+    cluster = parse("tpu-v6e:16x16")
+    span = spans(cluster, Strategy(dp=16, tp=16))["tp"]
     each = 1e9
-    gather = 8 * each * 7 / 8 / span.local_bytes_s  # of all eight buffers
-    exchange = each * 7 / 8 / span.exchange_bytes_s
-    assert exchange == pytest.approx(gather * 8 / 7 / 4)  # B / 2W against B / 8W, B = 8 buffers
+    gather = 16 * each * 15 / 16 / span.local_bytes_s  # of all sixteen buffers
+    exchange = each * 15 / 16 / span.exchange_bytes_s
+    assert exchange == pytest.approx(gather * 16 / 15 / 4)  # B / 2W against B / 8W, B = 16 buffers
 
 
 def test_slices_meet_on_the_data_centre_network() -> None:

@@ -45,6 +45,7 @@ PLACES = {  # chips, with figures of networks that are what they are, far slower
     "tpu-v5p:2x2x2": ({},),
     "2*tpu-v5p:2x2x1": ({}, {"scale_out_gbits_s": 4000}),
     "8xtpu-v5e": ({},),
+    "16xtpu-v5e": ({},),  # where four lie in a square
 }  # fmt: skip
 
 

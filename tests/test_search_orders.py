@@ -31,7 +31,7 @@ from meshwright.work import Work
 
 DENSE, SPARSE = load_model("llama-3.1-8b"), load_model("mixtral-8x7b")
 WORK = Work(4096, 256)
-PLACES = ("64xh100", "64xmi300x", "tpu-v5p:4x4x4", "64xgb200")
+PLACES = ("64xh100", "64xmi300x", "tpu-v5p:4x4x4", "64xtpu-v5e", "64xgb200")
 
 
 def test_they_are_all_orders_and_the_usual_one_is_first() -> None:
@@ -161,7 +161,7 @@ def test_links_slower_than_the_network_leave_nothing_out() -> None:
     assert not nearer_is_quicker(parse("64xh100"), profile, replace(words, cp_method="hierarchical"))
 
 
-@pytest.mark.parametrize("on", ["64xh100", "64xmi300x", "2*tpu-v5p:4x4x4"])
+@pytest.mark.parametrize("on", ["64xh100", "64xmi300x", "2*tpu-v5p:4x4x4", "2*tpu-v5e:8x8"])
 def test_a_floor_holds_where_the_network_is_the_quicker_one(on: str) -> None:
     """Every group alone, on domains as quick as the network: no order is quicker."""
     fast = parse(on, {"scale_up_gbytes_s": 40, "scale_out_gbits_s": 3200})

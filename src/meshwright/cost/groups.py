@@ -135,7 +135,8 @@ def groups(
     s = strategy
     many.add("pair", where.pair.astype(np.int64, copy=False))  # short numbers overflow in products
     each = numbers_vary(profile, cluster)
-    if each or many.n <= _FEW or not stages_outermost(s.placement):
+    together = not stages_outermost(s.placement) or bool(cluster.torus)  # one kind moves the ranks of another
+    if each or many.n <= _FEW or together:
         find = many.all if each else many.distinct
         layouts = find("pair", "dp", "tp", "cp", "zero_group", "ep", "etp", *many.orders)
         held = Stages(dense=_dense(lines, layouts), expert=_expert(lines, layouts))

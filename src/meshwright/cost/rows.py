@@ -411,6 +411,8 @@ def _reach(cluster: Cluster, on_grid: Strategy) -> dict[str, Span]:
     """Spans of the axes that layers send over, each along the dimensions that it looks at."""
     if not stage_blind(on_grid):
         return spans(cluster, replace(on_grid, zero_group=1))
+    if cluster.torus:  # the ways in which ranks fill it look at all groups of a layer
+        return spans(cluster, replace(on_grid, dp=1, pp=1, zero_group=1))
     attention = spans(cluster, replace(on_grid, dp=1, pp=1, ep=1, etp=1, zero_group=1))
     # Experts lie from the first rank of a stage outwards, whatever tp and cp are.
     experts = spans(cluster, replace(on_grid, dp=1, pp=1, tp=1, cp=1, zero_group=1))

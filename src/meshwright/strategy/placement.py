@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -55,7 +56,7 @@ def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
     a legal strategy (products that fit). Under `ALONE` no group has less than any order gives it, so what is
     made of that is a floor under all orders.
 
-    On a torus the ranks fill its axes in the order given, or rows two wide of the first two (`two_wide`).
+    On a torus the ranks fill its axes from the shortest on, or rows two wide (`way`).
 
     >>> from meshwright.hardware.cluster import parse
     >>> s = spans(parse("64xh100"), Strategy(dp=4, tp=4, pp=4))
@@ -66,34 +67,60 @@ def spans(cluster: Cluster, strategy: Strategy) -> dict[str, Span]:
         own = groups(replace(strategy, placement=AXES))
         return {name: _alone(cluster, pieces, _least_stride(name, strategy)) for name, pieces in own.items()}
     found = groups(strategy)
-    folded = bool(cluster.torus) and two_wide(cluster, strategy)
-    return {name: _span(cluster, pieces, folded) for name, pieces in found.items()}
+    taken = _way(cluster, found) if cluster.torus else 0
+    return {name: _span(cluster, pieces, taken) for name, pieces in found.items()}
 
 
-def two_wide(cluster: Cluster, strategy: Strategy) -> Any:
-    """Whether the ranks of a torus go by rows two wide: where they begin with a group that gathers and has
-    more links so than in one row. Stages send to a neighbour, for which a row is as good.
+def way(cluster: Cluster, strategy: Strategy) -> Any:
+    """Which of `torus.walks` the ranks of a strategy take, all groups the same.
 
-    **Assumes** that what the groups around it lose (a link here, half a link there) weighs less.
+    Groups that exchange in every layer choose in the order of `_FIRST`, that of what they send: each leaves
+    of the walks those that give it most links. Where no layer exchanges anything the groups of data choose.
+    Stages send to a neighbour, for which a row is as good. Of what is left it is the first.
+
+    **Assumes** that what the other groups lose (a link here, half a link there) weighs less.
     """
-    at = _positions(strategy.placement)
-    innermost: Any = 1
-    for position in reversed(range(len(AXES))):
-        for axis in AXES:
-            degree = _whole(getattr(strategy, axis))
-            inner = 1 if axis == "pp" else degree
-            innermost = np.where((at[axis] == position) & (degree > 1), inner, innermost)
-    return torus.gaining(cluster)[np.gcd(innermost, cluster.scale_up_size)]
+    return _way(cluster, groups(strategy))
+
+
+# Groups that exchange in every layer, those that send most first: (name, which of `torus.rates` counts).
+_FIRST = (("tp", 0), ("etp", 0), ("ep", 1), ("cp", 0))
+
+
+def _way(cluster: Cluster, found: dict[str, Pieces]) -> Any:
+    left: list[Any] = [True for _ in torus.walks(cluster)]  # walks that no group so far is worse off with
+    silent: Any = True  # no layer exchanges anything
+    for name, which in (*_FIRST, ("data", 0)):
+        links = [rates[which] for rates in _rates(cluster, _near(cluster, found[name]))]
+        most = reduce(np.maximum, map(np.multiply, left, links)) * (1 - 1e-9)
+        bound = silent if name == "data" else True
+        left = [walk & ((one >= most) | np.logical_not(bound)) for walk, one in zip(left, links, strict=True)]
+        silent = silent & (_size(found[name]) == 1)
+    return np.argmax(np.broadcast_arrays(*left), axis=0)
+
+
+def _rates(cluster: Cluster, near: Pieces) -> list[tuple[Any, Any, Any, Any]]:
+    """`torus.rates` of a group's ranks in one slice under each walk."""
+    slice_ = (cluster.torus, cluster.wraps, cluster.link_bytes_s)
+    return [torus.rates(*slice_, near, _size(near), walk) for walk in torus.walks(cluster)]
+
+
+def _size(pieces: Pieces) -> Any:
+    """Ranks of a group."""
+    degree: Any = 1
+    for _, count in pieces:
+        degree = degree * count
+    return degree
 
 
 def walk(cluster: Cluster, strategy: Strategy) -> torus.Walk:
     """How the ranks of a strategy (plain degrees) fill a slice of a torus.
 
     >>> from meshwright.hardware.cluster import parse
-    >>> [walk(parse("tpu-v5p:8x8x8"), Strategy(dp=512 // tp, tp=tp))[0] for tp in (4, 8)]
-    [(0, 2), (0, 8)]
+    >>> [walk(parse("tpu-v6e:16x16"), Strategy(dp=256 // tp, tp=tp))[0] for tp in (4, 16)]
+    [(0, 2), (0, 16)]
     """
-    return torus.walks(cluster)[int(two_wide(cluster, strategy))]
+    return torus.walks(cluster)[int(way(cluster, strategy))]
 
 
 def numbered(placement: Any) -> bool:
@@ -249,22 +276,16 @@ def _near(cluster: Cluster, pieces: Pieces) -> Pieces:
     return tuple((stride, _local(stride, count, cluster.scale_up_size)) for stride, count in pieces)
 
 
-def _span(cluster: Cluster, pieces: Pieces, folded: Any = False) -> Span:
-    """`folded`: whether the ranks of a torus go by rows two wide."""
+def _span(cluster: Cluster, pieces: Pieces, taken: Any = 0) -> Span:
+    """`taken`: which of `torus.walks` the ranks of a torus take."""
     chip = cluster.chip
     near = _near(cluster, pieces)
-    degree: Any = 1
-    local: Any = 1
-    for (_, count), (_, here) in zip(pieces, near, strict=True):
-        degree, local = degree * count, local * here
+    degree, local = _size(pieces), _size(near)
     if cluster.torus:
-        straight, wide = torus.walks(cluster)
-        slice_ = (cluster.torus, cluster.wraps, cluster.link_bytes_s)
-        rates = torus.rates(*slice_, near, local, straight)
-        if np.any(folded):
-            other = torus.rates(*slice_, near, local, wide)
-            rates = tuple(np.where(folded, b, a)[()] for a, b in zip(rates, other, strict=True))
-        gather, exchange, direct, hops = rates
+        gather, exchange, direct, hops = (
+            each[0] if all(np.array_equal(each[0], one) for one in each) else np.choose(taken, each)[()]
+            for each in zip(*_rates(cluster, near), strict=True)
+        )
     elif chip.fabric == "mesh":
         # Every peer has its own link, and a group of g reaches g - 1 of them: 2 of 8 GPUs share one link. Of
         # what reaches such a group from other domains too, each link brings a gth and so does the card.
@@ -306,15 +327,13 @@ def _least_stride(name: str, strategy: Strategy) -> Any:
 def _alone(cluster: Cluster, pieces: Pieces, stride: Any) -> Span:
     """The best that any order can give a group: as many ranks in a domain as it holds `stride` apart, and on
     a torus or a mesh all links of a chip."""
-    degree: Any = 1
-    for _, count in pieces:
-        degree = degree * count
+    degree = _size(pieces)
     local = np.minimum(degree, np.maximum(cluster.scale_up_size // stride, 1))
     usual = _span(cluster, ((1, degree),))
     link = cluster.link_bytes_s
     most: dict[str, Any] = {}
     if cluster.torus:
-        ways = [2 if closes and n > 2 else 1 for n, closes in zip(cluster.torus, cluster.wraps) if n > 1]
+        ways = torus.ways(cluster.torus, cluster.wraps)
         most = {
             "local_bytes_s": max(sum(ways), 1) * link,
             "exchange_bytes_s": 4.0 * link,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,9 @@ from meshwright.hardware.records import Cluster
 Walk = tuple[tuple[int, int], ...]
 
 
-def walks(cluster: Cluster) -> tuple[Walk, Walk]:
-    """The slice axis by axis, and by rows two wide over its first two axes.
+def walks(cluster: Cluster) -> tuple[Walk, ...]:
+    """Ways to fill a slice: axis by axis, and by rows two wide over its first two axes (none where they hold
+    two chips each). Short axes come first, however the slice is spelled.
 
     Two wide, four ranks are 2 x 2 and eight are 4 x 2, so rings, where a row of so few on an axis of 16 is a
     line of half the bandwidth.
@@ -27,38 +27,30 @@ def walks(cluster: Cluster) -> tuple[Walk, Walk]:
     **Source** of rings two wide: MaxText's meshes `hybrid_ring_64x4` and `hybrid_ring_32x8` on 16 x 16.
 
     >>> from meshwright.hardware.cluster import parse
-    >>> walks(parse("tpu-v5p:4x8x8"))
-    (((0, 4), (1, 8), (2, 8)), ((0, 2), (1, 2), (0, 2), (1, 4), (2, 8)))
+    >>> walks(parse("tpu-v5e:16x8"))
+    (((1, 8), (0, 16)), ((1, 2), (0, 2), (1, 4), (0, 8)))
     """
     return _walks(cluster.torus)
 
 
 @cache
-def _walks(axes: tuple[int, ...]) -> tuple[Walk, Walk]:
-    straight = tuple(enumerate(axes))
-    wide = [next((p for p in range(2, n) if n % p == 0), n) for n in axes[:2]]
-    steps = [*enumerate(wide), *((axis, n // p) for axis, (n, p) in enumerate(zip(axes, wide, strict=False)))]
-    return straight, (*(step for step in steps if step[1] > 1), *straight[2:])
+def _walks(axes: tuple[int, ...]) -> tuple[Walk, ...]:
+    order = sorted(range(len(axes)), key=lambda axis: (axes[axis] == 1, axes[axis]))
+    straight = tuple((axis, axes[axis]) for axis in order)
+    halved = [step for step in straight[:2] if step[1] > 1]
+    rest = [(axis, length // 2) for axis, length in halved if length > 2]
+    wide = (*((axis, 2) for axis, _ in halved), *rest, *straight[len(halved) :])
+    return (straight,) if wide == straight else (straight, wide)
 
 
-def gaining(cluster: Cluster) -> Any:
-    """Whether the first n ranks of a slice have more links by rows two wide than in one row, for n from 0 to
-    its chips; no n that does not divide them has.
+def ways(axes: tuple[int, ...], wraps: tuple[bool, ...]) -> list[int]:
+    """Links of a chip along each axis: one, two where the axis closes (its ends are one link where it has two
+    chips), none where there is no other chip.
 
-    >>> from meshwright.hardware.cluster import parse
-    >>> np.flatnonzero(gaining(parse("tpu-v5p:8x8x8"))).tolist()
-    [4]
+    >>> ways((1, 2, 4, 8), (False, True, True, False))
+    [0, 1, 2, 1]
     """
-    return _gaining(cluster.torus, cluster.wraps)
-
-
-@cache
-def _gaining(axes: tuple[int, ...], wraps: tuple[bool, ...]) -> Any:
-    ranks = np.array([n for n in range(1, prod(axes) + 1) if prod(axes) % n == 0])
-    row, wide = (rates(axes, wraps, 1.0, ((1, ranks),), ranks, walk)[0] for walk in _walks(axes))
-    found = np.zeros(prod(axes) + 1, bool)
-    found[ranks] = wide > row
-    return found
+    return [int(n > 1) + int(closes and n > 2) for n, closes in zip(axes, wraps, strict=True)]
 
 
 def places(walk: Walk, ranks: Any) -> list[Any]:
@@ -98,10 +90,10 @@ def rates(
     **Source**: jax-ml/scaling-book, sharding (one axis both ways 2W, all-to-all a fourth of a gather).
     """
     gather: Any = 0.0
-    direct: Any = 0.0
+    direct: Any = link
     longest: Any = 0.0  # seconds of an all-to-all of one byte a rank, times the link's bandwidth
     hops: Any = 0.0
-    for axis, (length, closes) in enumerate(zip(axes, wraps, strict=True)):
+    for axis, (length, both) in enumerate(zip(axes, ways(axes, wraps), strict=True)):
         members: Any = 1.0
         sharing: Any = 1.0  # groups whose messages pass the same links
         reach: Any = 1.0  # places of the axis from a group's first member on, its last gap included
@@ -113,9 +105,9 @@ def rates(
             sharing = np.where(used, sharing * gap / reach, sharing)
             reach = np.where(used, gap * on_axis, reach)
             line = line + (on_axis - 1) * gap
-            direct = np.where(used & (direct == 0), link / gap, direct)
+            direct = np.where(used, np.minimum(direct, link / gap), direct)
         taken = members > 1
-        ring = np.where(closes & (reach >= length) & (length > 2), 2.0, 1.0)
+        ring = np.where(reach >= length, float(max(both, 1)), 1.0)
         gather = gather + np.where(taken, ring * link / sharing, 0.0)
         longest = np.maximum(longest, np.where(taken, members * sharing / (4 * ring), 0.0))
         hops = hops + np.where(taken, np.where(ring > 1, np.ceil(members / 2) * sharing, line), 0.0)
@@ -125,7 +117,7 @@ def rates(
     return (
         np.where(alone, link, gather)[()],
         exchange[()],
-        np.where(alone, link, direct)[()],
+        direct[()],
         np.maximum(hops, 1.0)[()],
     )
 

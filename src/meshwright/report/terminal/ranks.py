@@ -149,10 +149,10 @@ def _headline(found: RankMap, console: Console) -> None:
     if cluster.torus:
         filled = f"a slice is {'x'.join(map(str, cluster.torus))}; ranks fill "
         if len(found.walk) == len(cluster.torus):
-            filled += "its axes in that order, the first one fastest"
+            filled += "its axes from the shortest on"
         else:
-            first = ", ".join(f"{length} on axis {axis}" for axis, length in found.walk[:4])
-            filled += f"rows two wide of its first two axes ({first}, ...): a row would be no ring"
+            taken = ", ".join(f"{length} on axis {axis}" for axis, length in found.walk[:4])
+            filled += f"rows two wide ({taken}, ...): in a row some groups would have fewer links"
         console.print(filled)
 
 
