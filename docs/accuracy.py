@@ -13,7 +13,7 @@ from __future__ import annotations
 import csv
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from meshwright.calibrate import bands, coverage, fit, rows, unseen
+from meshwright.calibrate.cases import Case
 from meshwright.calibrate.predict import predict
 from meshwright.calibrate.statistics import pooled
 from meshwright.calibrate.validate import EXPERTS, validate
@@ -106,21 +107,64 @@ READ_OFF = (
 )  # fmt: skip
 
 
-def write_memory_bands() -> None:
-    """Residuals of every peak of the training and memory tables, as `memory_bands.csv`.
+def peaks() -> list[bands.Residual]:
+    """Residuals of every peak of the training and memory tables. No number of memory is fitted, so no run has
+    to be left out."""
+    found = []
+    for name in ("training", "memory"):
+        validation = validate(rows.shipped(name))  # type: ignore[arg-type]
+        kinds = {
+            o.run.id: coverage.kind_of(
+                o.case.cluster.chip, o.case.framework or "", o.case.model, o.case.work.seq_len,
+                o.case.given.get("finetune", "none"),
+            )
+            for o in validation.outcomes if isinstance(o.case, Case)
+        }  # fmt: skip
+        found += [
+            bands.Residual(bands.of_peak(kinds[r.id]), r.source, math.log(r.predicted / r.measured), r.id)
+            for r in validation.rows if r.metric == "peak_memory_gib" and r.predicted
+        ]  # fmt: skip
+    return found
 
-    No number of memory is fitted, so no run has to be left out.
-    """
-    apart = [
-        bands.Residual(
-            (labels["framework"], labels["architecture"]), row.source, math.log(row.predicted / row.measured)
-        )
-        for name in ("training", "memory")
-        for row in validate(rows.shipped(name)).rows  # type: ignore[arg-type]
-        if row.metric == "peak_memory_gib" and row.predicted
-        for labels in (dict(row.labels),)
+
+def peak_intervals(today: str) -> list[str]:
+    """The interval around a peak by what trains, experts and length, and how often it holds a source that is
+    not in it; written as `memory_bands.csv`. Sources off which a number was read say nothing of new ones."""
+    unread, read = [], []
+    for one in peaks():
+        (read if one.source.startswith(READ_OFF) else unread).append(one)
+    usual = [one for one in unread if bands.LONGER not in one.group]  # too few sources have longer ones
+    share = bands.share_that_holds(unread, usual)
+    found = bands.measured(unread, share)
+    bands.write(MEMORY_BANDS, found, today)
+    inside, others = (bands.without_source(unread, judged, share) for judged in (unread, read))
+    table_of = {group: (m.low, m.high) for group, m in found.items()}
+    lines = []
+    for group in sorted({one.group for one in unread}):
+        own = [one for one in unread if one.group == group]
+        low, high = bands.asked(table_of, group)
+        counts = (f"{len(own)}", f"{len({one.source for one in own})}")
+        lines.append([*group, *counts, f"{low:.2f} to {high:.2f}", *percents(unread, inside, group)])
+    inside_usual = bands.without_source(unread, usual, share)
+    (runs, mean), every, (known, _) = (
+        percents(usual, inside_usual), percents(unread, inside), percents(read, others)
+    )  # fmt: skip
+    head = (*bands.GROUPS[bands.MEMORY], "runs", "sources", "interval, of predicted", "holds of runs",
+            "holds of a source, mean")  # fmt: skip
+    return [
+        "## How wide an interval of a peak is",
+        "",
+        "Training: all parameters with a program of the training runs; tuning: everything else; longer: over "
+        "16k tokens a sequence. Runs of sources that no number was read off, each against intervals that the "
+        f"other such sources make. An interval reaches over {100 * share:.0f} % of the runs that make it, a "
+        "source weighing as the root of its runs: that is what it takes to hold 80 % of the runs up to 16k "
+        f"of a source left out. So they hold {runs} of these (mean of sources {mean}), {every[0]} of them "
+        f"and longer ones (mean {every[1]}), of each group as the table says, and {known} of the runs of "
+        "sources with a number read off. Where a group has too few runs or sources a wider one is asked, "
+        "and less usual jobs are never held for more certain than usual ones.",
+        "",
+        table(head, lines),
     ]
-    bands.write(MEMORY_BANDS, bands.measured(apart), datetime.now(tz=UTC).date().isoformat())
 
 
 def memory() -> str:
@@ -158,43 +202,52 @@ def memory() -> str:
 def intervals(solution: fit.Solution, today: str) -> list[str]:
     """The interval around a step by what runs cover of a job, and how often it holds a source that is not in
     it; written as `error_bands.csv`."""
-    held = coverage.held(solution)
+    known = set(coverage.kinds(solution.task.found))
+    apart = coverage.apart(fit.observations(rows.shipped("memory")), known)
+    held = coverage.held(solution) + apart
     residuals = bands.of_times(held)
-    found = bands.measured_times(residuals)
+    alone = [r for h, r in zip(held, residuals, strict=True) if h.left_out == "source"]
+    share = bands.share_that_holds(residuals, alone)
+    found = bands.measured(residuals, share)
     bands.write(BANDS, found, today)
-    checked = list(zip(held, residuals, bands.without_source(residuals), strict=True))
+    inside = bands.without_source(residuals, alone, share)
     lines = []
     for group, m in found.items():
         errors = [100.0 * abs(math.expm1(r.value)) for r in residuals if r.group == group]
         if errors:  # else a wider group, asked where one of these says too little
-            inside = held_shares([(h.source, i) for h, r, i in checked if r.group == group])
+            counts = (f"{m.n_runs:,}", f"{m.n_predictions:,}", f"{m.n_sources}")
             ends = f"{m.low:.2f} to {m.high:.2f}"
-            lines.append([*group, *spread(errors)[:3], f"{m.n_sources}", ends, *inside])
-    alone = held_shares([(h.source, i) for h, _, i in checked if h.left_out == "source"])
-    head = ("covered by runs", "experts", "predictions", "median error", "90 % below", "sources",
-            "interval, of predicted", "holds of predictions", "holds of a source, mean")  # fmt: skip
+            lines.append([*group, *counts, *spread(errors)[1:3], ends, *percents(alone, inside, group)])
+    runs, mean = percents(alone, inside)
+    head = ("covered by runs", "experts", "runs", "predictions", "sources", "median error", "90 % below",
+            "interval, of predicted", "holds of runs", "holds of a source, mean")  # fmt: skip
     return [
-        "## How wide an interval is",
+        "## How wide an interval of a time is",
         "",
-        "A job is covered by a run of its program on its chip and by one of its architecture. Every run is "
-        "predicted by fits without its source, and without its chip, its program, both, or its architecture "
-        "too; by what those fits still saw it counts to a class. The interval of a class reaches over 80 % "
-        "of its predictions, a source weighing as the root of its runs, and over that of the class of which "
-        "more is seen. How often it holds is counted with intervals that the other sources make: of runs "
-        f"whose source alone is left out {alone[0]} (mean of sources {alone[1]}), of each class "
-        "as the table says.",
+        "A job is covered by a run of its program on its chip, one of its architecture, one on its chip of "
+        "sequences as long, and one of its program that trains the same parameters. Every run is predicted "
+        "by fits without its source, and without its chip, its program, both, its architecture or its length "
+        f"too; {len(apart)} times of the memory table, which is in no fit, stand beside them. By what those "
+        "fits still saw it counts to a class, so a run counts to several. The interval of a class reaches "
+        f"over {100 * share:.0f} % of its predictions, a source weighing as the root of its runs, and over "
+        "that of the classes of which more is seen: that is what it takes to hold 80 % of a source that is "
+        f"left out. Counted with intervals that the other sources make, they hold {runs} of all runs whose "
+        f"source alone is left out (mean of sources {mean}), of each class as the table says.",
         "",
         table(head, lines),
     ]
 
 
-def held_shares(inside: list[tuple[str, bool]]) -> tuple[str, str]:
-    """Of what share of runs, and of each source's in the mean, an interval holds the measured step."""
-    of: dict[str, list[bool]] = {}
-    for source, one in inside:
-        of.setdefault(source, []).append(one)
-    runs = statistics.mean(one for _, one in inside)
-    return f"{100.0 * runs:.0f} %", f"{100.0 * statistics.mean(map(statistics.mean, of.values())):.0f} %"
+def percents(
+    judged: Sequence[bands.Residual], inside: Sequence[bool], group: bands.Group | None = None
+) -> tuple[str, str]:
+    """Of what share of the runs of a group (all), and of each source's in the mean, an interval holds what
+    was measured."""
+    own = [(r, i) for r, i in zip(judged, inside, strict=True) if group in (None, r.group)]
+    if not own:
+        return "-", "-"
+    runs, mean = bands.held([r for r, _ in own], [i for _, i in own])
+    return f"{100.0 * runs:.0f} %", f"{100.0 * mean:.0f} %"
 
 
 def left_out() -> str:
@@ -220,7 +273,7 @@ def left_out() -> str:
     today = datetime.now(tz=UTC).date().isoformat()
     unseen.write(LEFT_OUT, groups, today)
     coverage.write(COVERED, found, today)
-    text += ["", *intervals(solution, today)]
+    text += ["", *intervals(solution, today), "", *peak_intervals(today)]
     worst = sorted(zip(solution.residual, found, strict=True), key=lambda pair: -abs(pair[0]))[:20]
     parts = []
     for residual, one in worst:
@@ -244,7 +297,6 @@ def left_out() -> str:
 
 
 if __name__ == "__main__":
-    write_memory_bands()
     PAGE.write_text(
         "# Accuracy\n\nWritten by `python docs/accuracy.py`; errors are of predicted against measured, runs "
         "marked suspect apart.\n\n" + summary() + "\n\n" + memory() + "\n\n" + left_out() + "\n",

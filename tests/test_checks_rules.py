@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from meshwright import checks
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS, Evaluation
+from meshwright.cost.step import evaluate
 from meshwright.hardware.cluster import parse
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
+from meshwright.profiles import load as profiles
 from meshwright.strategy.records import Strategy
 from meshwright.units import GIB
 from meshwright.work import Work
@@ -145,6 +147,44 @@ def test_memory():
     assert "recompute" in error.hint
     assert "MW302" in {d.code for d in checks.run(DENSE, H100, WORK, GOOD, evaluation(79, 80))}
     assert not {"MW301", "MW302"} & {d.code for d in checks.run(DENSE, H100, WORK, GOOD, evaluation(40, 80))}
+
+
+def test_a_peak_that_reaches_beyond_the_chip_is_told():
+    """Where it fits, and once: a narrow fit says it too."""
+
+    def found(peak: float, reach: float) -> dict[str, str]:
+        run = checks.run(DENSE, H100, WORK, GOOD, evaluation(peak, 79), None, reach * GIB)
+        return {d.code: d.message for d in run if d.code.startswith("MW3")}
+
+    assert "up to 81.00 GiB" in found(74, 81)["MW303"]
+    assert found(74, 79) == {}
+    assert list(found(78, 83)) == ["MW302"]
+    assert list(found(80, 90)) == ["MW301"]
+
+
+def test_room_that_someone_leaves_is_no_narrow_fit():
+    """So the hint at less usable memory ends: what fits there has room."""
+    less = parse("64xh100", {"usable_gib": 75})
+    assert "MW302" not in {d.code for d in checks.run(DENSE, less, WORK, GOOD, evaluation(74.9, 75))}
+    assert "MW301" in {d.code for d in checks.run(DENSE, less, WORK, GOOD, evaluation(75.1, 75))}
+
+
+@pytest.mark.parametrize(
+    ("usable", "hint"), [(79.0, "try zero 1"), (None, "keep zero 3"), (0.1, "no ZeRO stage alone")]
+)
+def test_zero_1_is_only_named_where_it_fits(usable, hint):
+    profile = profiles.load(None, H100.chip)
+    plan = replace(GOOD, dp=16, tp=2, zero=3, zero_group=16)
+    work = replace(WORK, options=frozenset({"fp32-accumulation"}))  # which zero 1 holds and zero 3 sends
+    one, own = (
+        float(evaluate(DENSE, H100, work, replace(plan, zero=zero), profile).peak_bytes) for zero in (1, 3)
+    )
+    usable = (one + own) / 2 / GIB if usable is None else usable
+    machine = parse("64xh100", {"usable_gib": usable})
+    found = checks.run(DENSE, machine, work, plan, evaluate(DENSE, machine, work, plan, profile), profile)
+    (said,) = (d for d in found if d.code == "MW420")
+    assert said.hint.startswith(hint)
+    assert f"zero 1 needs {one / GIB:.2f} of {usable:.2f} GiB" in said.hint
 
 
 DEGREE = st.sampled_from([1, 2, 3, 4, 6, 8, 16])

@@ -108,3 +108,13 @@ def test_any_plan_has_neighbours(name: str, machine: str, n: int) -> None:
     )
     assert len(near) == n
     assert len({x.id for x in near}) == n
+
+
+def test_adapters_are_compared_with_adapters_and_differences_are_told() -> None:
+    model, cluster = presets.load("llama-3.1-8b"), clusters.parse("8xh100")
+    work = Work(4096, 64)
+    whole = nearest(model, cluster, work, Strategy(dp=8), predict=double)
+    assert not any("finetune" in n.why for n in whole)
+    tuned = nearest(model, cluster, work, Strategy(dp=8, finetune="qlora:16"), predict=double)
+    assert all("finetune qlora:16@attention instead of qlora:16" in n.why for n in tuned)
+    assert all("qlora" in n.id for n in tuned)

@@ -247,6 +247,7 @@ def check(
 ) -> Checked:
     """Everything that is wrong or unwise in a strategy, all at once; not fitting in memory is an error."""
     from meshwright import checks
+    from meshwright.calibrate import bands, coverage
     from meshwright.cost.stages import layers_per_stage
     from meshwright.search import derive
     from meshwright.simulate.told import told
@@ -264,7 +265,11 @@ def check(
         return Checked(request.model, machine, request.work, None, request.strategy, error.diagnostics)
     complete = done.strategy
     found = told(request.model, machine, request.work, complete, request.profile, detail=True)
-    findings = checks.run(request.model, machine, request.work, complete, found, request.profile)
+    kind = coverage.kind_of(
+        machine.chip, request.profile.framework.name, request.model, request.work.seq_len, complete.finetune
+    )
+    reach = bands.peak_interval(kind, float(found.peak_bytes))[1]
+    findings = checks.run(request.model, machine, request.work, complete, found, request.profile, reach)
     stages = layers_per_stage(request.model, machine, request.work, complete, request.profile)
     return Checked(request.model, machine, request.work, complete, request.strategy, tuple(findings), stages)
 

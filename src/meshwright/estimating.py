@@ -56,17 +56,19 @@ def finished(
     """The record of an evaluated strategy, with its checks and the measured runs nearest to it; `balance`:
     and with what each way of balancing experts would cost."""
     from meshwright import checks
-    from meshwright.calibrate import bands
+    from meshwright.calibrate import bands, coverage
     from meshwright.search.balance import balanced
 
     machine, work, habits = request.cluster.cluster, request.work, request.profile.framework
-    found = checks.run(request.model, machine, work, strategy, evaluation, request.profile)
     near: tuple[Any, ...] = ()
     if nearest:
         from meshwright.calibrate import nearest as nearest_runs
 
         near = tuple(nearest_runs.nearest(request.model, machine, work, strategy, n=nearest))
-    interval = bands.interval(machine.chip, habits.name, request.model, float(evaluation.step_time_s))
+    kind = coverage.kind_of(machine.chip, habits.name, request.model, work.seq_len, strategy.finetune)
+    interval = bands.interval(machine.chip, kind, float(evaluation.step_time_s))
+    peak = bands.peak_interval(kind, float(evaluation.peak_bytes))
+    found = checks.run(request.model, machine, work, strategy, evaluation, request.profile, peak[1])
     ways = balanced(request.model, machine, work, strategy, request.profile) if balance else {}
     return replace(
         brief(request, strategy, evaluation),
@@ -75,7 +77,7 @@ def finished(
         nearest=near,
         interval_s=interval.ends,
         interval_because=interval.because,
-        interval_bytes=bands.peak_interval(habits.name, request.model, float(evaluation.peak_bytes)),
+        interval_bytes=peak,
         price_per_chip_hour=price_per_chip_hour,
         moe_balance=ways,
     )

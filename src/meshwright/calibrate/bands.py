@@ -2,8 +2,9 @@
 
 Quantiles of ln(predicted / measured) over published runs. Of times by what runs cover of a job and by whether
 it has experts, predicted by fits that saw no run of their source; peaks are not fitted, and are compared in
-the sense that their source prints, by framework and architecture. `error_bands.csv` and `memory_bands.csv`
-hold them; `docs/accuracy.py` writes both.
+the sense that their source prints, of sources off which no number was read, by what trains, experts and
+length. Which quantiles is decided by sources left out: the intervals that the others make hold INSIDE of
+them. `error_bands.csv` and `memory_bands.csv` hold them; `docs/accuracy.py` writes both.
 """
 
 from __future__ import annotations
@@ -11,34 +12,38 @@ from __future__ import annotations
 import csv
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from itertools import pairwise
+from itertools import product
 from pathlib import Path
+from statistics import mean
 from typing import NamedTuple
 
 import numpy as np
 
 from meshwright.calibrate import coverage
 from meshwright.calibrate.cases import Case
-from meshwright.calibrate.coverage import COVERED, ONE, SEVERAL, Held, architecture
+from meshwright.calibrate.coverage import ALL, COVERED, ONE, SEVERAL, SHORT, Held, Kind
 from meshwright.calibrate.predict import profile_of
 from meshwright.hardware.records import Chip
-from meshwright.model.records import Model
 
 INSIDE = 0.8  # share of runs that an interval is made to hold
-ENOUGH = (20, 3)  # runs and sources below which a group says too little, and a wider one is asked
+MOST_INSIDE = 0.99  # share of the runs that make an interval, at most
+ENOUGH = (15, 3)  # runs and sources below which a group says too little, and a wider one is asked
 ANY = "any"
 EXPERTS, NO_EXPERTS = "experts", "no experts"
+# All parameters with a program of the training runs; adapters, pairs or other programs, which tune models.
+WHOLE, TUNED = "training", "tuning"
+LONGER = "longer"  # than SHORT
 TIME, MEMORY = "error_bands.csv", "memory_bands.csv"
-COLUMNS = {
-    TIME: ("coverage", "experts", "low", "high", "n_runs", "n_sources", "date"),
-    MEMORY: ("framework", "architecture", "low", "high", "n_runs", "n_sources", "date"),
-}
+GROUPS = {TIME: ("coverage", "experts"), MEMORY: ("job", "experts", "length")}
+FIGURES = ("low", "high", "n_runs", "n_predictions", "n_sources", "date")
+# Words of a column from what is known best on: a later one is never held for more certain.
+ORDER = (COVERED, ONE, SEVERAL), (WHOLE, TUNED), (SHORT, LONGER)
 Band = tuple[float, float]  # factors on a predicted time or peak
-Group = tuple[str, str]  # the first two columns
+Group = tuple[str, ...]  # the first columns
 
 
 class Residual(NamedTuple):
@@ -47,15 +52,18 @@ class Residual(NamedTuple):
     group: Group
     source: str
     value: float
+    run: str = ""  # one that is predicted several times is one run
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Factors between which INSIDE of the runs of a group lie, and how many runs and sources it has."""
+    """Factors between which a share of the predictions of a group lie, and how many runs and sources it
+    has."""
 
     low: float
     high: float
     n_runs: int
+    n_predictions: int
     n_sources: int
 
 
@@ -68,47 +76,55 @@ class Interval:
     because: str
 
 
-def interval(chip: Chip, framework: str, model: Model, seconds: float) -> Interval:
-    """The interval of a predicted step."""
-    missing = coverage.unseen(coverage.kind_of(chip, framework, model), coverage.covered())
-    low, high = _asked(bands(TIME), _of_time(coverage.coverage(missing), architecture(model)))
-    return Interval((low * seconds, high * seconds), coverage.said(missing, chip, framework, model))
+def interval(chip: Chip, kind: Kind, seconds: float) -> Interval:
+    """The interval of a predicted step of a job of that kind on `chip`."""
+    missing = coverage.unseen(kind, coverage.covered())
+    low, high = asked(bands(TIME), _of_time(coverage.coverage(missing), kind))
+    return Interval((low * seconds, high * seconds), coverage.said(missing, chip, kind))
 
 
-def peak_interval(framework: str, model: Model, nbytes: float) -> Band:
-    """Bytes between which INSIDE of the measured peaks lie."""
-    low, high = _asked(bands(MEMORY), (framework, architecture(model)))
+def peak_interval(kind: Kind, nbytes: float) -> Band:
+    """Bytes between which INSIDE of the measured peaks of jobs of that kind lie."""
+    low, high = asked(bands(MEMORY), of_peak(kind))
     return low * nbytes, high * nbytes
 
 
 def of_case(case: Case, step_time_s: float) -> Band:
     """The interval of a run's predicted step."""
-    framework = profile_of(case).framework.name
-    return interval(case.cluster.chip, framework, case.model, step_time_s).ends
+    framework, chip = profile_of(case).framework.name, case.cluster.chip
+    word = case.given.get("finetune", "none")
+    kind = coverage.kind_of(chip, framework, case.model, case.work.seq_len, word)
+    return interval(chip, kind, step_time_s).ends
 
 
 @cache
 def bands(name: str) -> Mapping[Group, Band]:
-    """Factors by the first two columns of a file."""
+    """Factors by the first columns of a file."""
     text = files("meshwright.calibrate").joinpath(name).read_text(encoding="utf-8")
-    group = COLUMNS[name][:2]
     rows = csv.DictReader(text.splitlines())
-    return {(r[group[0]], r[group[1]]): (float(r["low"]), float(r["high"])) for r in rows}
+    return {tuple(r[c] for c in GROUPS[name]): (float(r["low"]), float(r["high"])) for r in rows}
 
 
 def of_times(held: Iterable[Held]) -> list[Residual]:
     """Runs as fits without them predict them, by the group of their interval."""
-    return [Residual(_of_time(h.coverage, h.kind.architecture), h.source, h.residual) for h in held]
+    return [Residual(_of_time(h.coverage, h.kind), h.source, h.residual, h.id) for h in held]
 
 
-def measured(residuals: Iterable[Residual]) -> dict[Group, Measured]:
-    """Factors of each group that says enough, of wider ones and of (any, any).
+def of_peak(kind: Kind) -> Group:
+    """The group of a peak."""
+    known = any(kind.framework == run.framework for run in coverage.covered())
+    job = WHOLE if known and kind.trains == ALL else TUNED
+    return job, _experts(kind), SHORT if kind.length == SHORT else LONGER
 
-    low = exp(-q90), high = exp(-q10) of the residuals, and an estimate lies in its own interval: where a
-    group is off to one side, the interval reaches from the estimate there. A source weighs as the root of its
-    runs: they share a part of their error.
 
-    >>> flat = [Residual(("f", "dense"), str(i % 5), 0.01 * (i % 11 - 5)) for i in range(110)]
+def measured(residuals: Iterable[Residual], share: float = INSIDE) -> dict[Group, Measured]:
+    """Factors between which `share` of each group that says enough lies, of wider ones and of all.
+
+    low = exp(-q90), high = exp(-q10) of the residuals at a share of 0.8, and an estimate lies in its own
+    interval: where a group is off to one side, the interval reaches from the estimate there. A source weighs
+    as the root of its runs: they share a part of their error.
+
+    >>> flat = [Residual(("f", "dense"), str(i % 5), 0.01 * (i % 11 - 5), str(i)) for i in range(110)]
     >>> found = measured(flat)["f", "dense"]
     >>> round(found.low, 3), round(found.high, 3)
     (0.961, 1.041)
@@ -119,68 +135,96 @@ def measured(residuals: Iterable[Residual]) -> dict[Group, Measured]:
             groups[group].append(one)
     out = {}
     for group, members in sorted(groups.items()):
-        runs = Counter(one.source for one in members)
-        if group != (ANY, ANY) and (len(members) < ENOUGH[0] or len(runs) < ENOUGH[1]):
+        predicted = Counter(one.source for one in members)
+        runs = Counter(source for source, _ in {(one.source, one.run) for one in members})
+        enough = runs.total() >= ENOUGH[0] and len(runs) >= ENOUGH[1]
+        if not enough and set(group) != {ANY}:
             continue
-        weights = [runs[one.source] ** -0.5 for one in members]
-        below, above = _quantiles([one.value for one in members], weights)
-        out[group] = Measured(min(math.exp(-above), 1.0), max(math.exp(-below), 1.0), len(members), len(runs))
+        weights = [runs[one.source] ** 0.5 / predicted[one.source] for one in members]
+        below, above = _quantiles([one.value for one in members], weights, share)
+        low, high = min(math.exp(-above), 1.0), max(math.exp(-below), 1.0)
+        out[group] = Measured(low, high, runs.total(), len(members), len(runs))
     return out
 
 
-def measured_times(residuals: Iterable[Residual]) -> dict[Group, Measured]:
-    """`measured` of `of_times`; what runs cover less is never held for the more certain."""
-    found = measured(residuals)
-    for experts in (EXPERTS, NO_EXPERTS, ANY):
-        known = [group for c in (COVERED, ONE, SEVERAL) if (group := (c, experts)) in found]
-        for more, less in pairwise(known):
-            low, high = min(found[more].low, found[less].low), max(found[more].high, found[less].high)
-            found[less] = replace(found[less], low=low, high=high)
-    return found
-
-
-def without_source(residuals: Sequence[Residual]) -> list[bool]:
-    """Of each residual of a time, whether the interval holds it that the other sources make."""
+def without_source(
+    residuals: Sequence[Residual], judged: Sequence[Residual], share: float = INSIDE
+) -> list[bool]:
+    """Of each of `judged` whether the interval holds it that the other sources make of `residuals`."""
     tables = {}
-    for source in dict.fromkeys(one.source for one in residuals):
-        others = measured_times(one for one in residuals if one.source != source)
+    for source in dict.fromkeys(one.source for one in judged):
+        others = measured((one for one in residuals if one.source != source), share)
         tables[source] = {group: (m.low, m.high) for group, m in others.items()}
 
     def inside(one: Residual) -> bool:
-        low, high = _asked(tables[one.source], one.group)
+        low, high = asked(tables[one.source], one.group)
         return low <= math.exp(-one.value) <= high
 
-    return [inside(one) for one in residuals]
+    return [inside(one) for one in judged]
+
+
+def held(judged: Sequence[Residual], inside: Sequence[bool]) -> Band:
+    """The share of `judged` that is inside, and the mean of the shares of each source."""
+    of: defaultdict[str, list[bool]] = defaultdict(list)
+    for one, whether in zip(judged, inside, strict=True):
+        of[one.source].append(whether)
+    return mean(inside), mean(map(mean, of.values()))
+
+
+def share_that_holds(residuals: Sequence[Residual], judged: Sequence[Residual]) -> float:
+    """The least share of the runs that make an interval (in hundredths, from INSIDE on) with which it holds
+    INSIDE of `judged`, of all of them and in the mean of their sources, where their own source makes no part
+    of it.
+
+    Quantiles of few sources are narrower than what a new source brings.
+    """
+    share = INSIDE
+    while share < MOST_INSIDE and min(held(judged, without_source(residuals, judged, share))) < INSIDE:
+        share = round(share + 0.01, 2)
+    return share
 
 
 def write(path: Path, found: Mapping[Group, Measured], date: str) -> None:
     """Write the bands of a file of that name."""
     with path.open("w", encoding="utf-8", newline="") as file:
         out = csv.writer(file, lineterminator="\n")
-        out.writerow(COLUMNS[path.name])
+        out.writerow((*GROUPS[path.name], *FIGURES))
         for group, m in found.items():
-            out.writerow((*group, f"{m.low:.4f}", f"{m.high:.4f}", m.n_runs, m.n_sources, date))
+            counts = (m.n_runs, m.n_predictions, m.n_sources)
+            out.writerow((*group, f"{m.low:.4f}", f"{m.high:.4f}", *counts, date))
 
 
-def _of_time(covered: str, kind: str) -> Group:
-    return covered, EXPERTS if "moe" in kind else NO_EXPERTS
+def _of_time(covered: str, kind: Kind) -> Group:
+    return covered, _experts(kind)
 
 
-def _wider(group: Group) -> tuple[Group, ...]:
-    first, second = group
-    return (group, (ANY, second), (first, ANY), (ANY, ANY))
+def _experts(kind: Kind) -> str:
+    return EXPERTS if "moe" in kind.architecture else NO_EXPERTS
 
 
-def _asked(table: Mapping[Group, Band], group: Group) -> Band:
-    """The narrowest group of the table that holds `group`."""
-    return next(table[g] for g in _wider(group) if g in table)
+def _wider(group: Group) -> Iterator[Group]:
+    """The group and those that hold it, by how late the first column gives way to `any`.
+
+    >>> list(_wider(("a", "b")))
+    [('a', 'b'), ('any', 'b'), ('a', 'any'), ('any', 'any')]
+    """
+    for words in product(*((word, ANY) for word in reversed(group))):
+        yield words[::-1]
 
 
-def _quantiles(values: Sequence[float], weights: Sequence[float]) -> Band:
-    """The quantiles between which INSIDE of the weight lies; between two values their line."""
+def asked(table: Mapping[Group, Band], group: Group) -> Band:
+    """The factors of the narrowest group of the table that holds `group`, and of those of which more is
+    known: it is never held for more certain than they are."""
+    known = [next((o[: o.index(word) + 1] for o in ORDER if word in o), (word,)) for word in group]
+    found = [next(table[g] for g in _wider(own) if g in table) for own in product(*known)]
+    return min(low for low, _ in found), max(high for _, high in found)
+
+
+def _quantiles(values: Sequence[float], weights: Sequence[float], share: float) -> Band:
+    """The quantiles between which `share` of the weight lies; between two values their line."""
     order = np.argsort(values)
     ranked, weight = np.asarray(values)[order], np.asarray(weights)[order]
     middle = (np.cumsum(weight) - weight / 2.0) / np.sum(weight)
-    tail = (1.0 - INSIDE) / 2.0
+    tail = (1.0 - share) / 2.0
     below, above = np.interp((tail, 1.0 - tail), middle, ranked).tolist()
     return below, above

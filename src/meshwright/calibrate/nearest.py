@@ -13,10 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 from meshwright.calibrate.cases import Case, case, load_chip
-from meshwright.calibrate.coverage import architecture
+from meshwright.calibrate.coverage import ALL, architecture, trains
 from meshwright.calibrate.predict import Predict, predict
 from meshwright.calibrate.rows import Run, shipped
 from meshwright.calibrate.shapes import NoShape, shape
+from meshwright.calibrate.tuning import finetune
 from meshwright.calibrate.validate import step_time
 from meshwright.errors import InputError
 from meshwright.hardware.records import Chip, Cluster
@@ -34,6 +35,7 @@ OTHER_VENDOR = 1.6
 OTHER_CHIP = 0.1  # of the same family: 40 against 80 GB
 OTHER_ARCHITECTURE = 1.5
 OTHER_PRECISION = 0.4
+OTHER_TRAINING = 0.8  # adapters instead of all parameters, a quantised base, pairs
 PER_LN_PARAMS = 0.5
 PER_LN_CHIPS = 0.1
 PER_LN_LENGTH = 0.25
@@ -70,6 +72,7 @@ class _Job:
     degrees: tuple[float, ...]
     params: float = 0.0  # 0: not yet known
     architecture: str = ""
+    finetune: str = "none"
 
 
 def nearest(
@@ -81,8 +84,8 @@ def nearest(
     predict: Predict = predict,
     runs: Sequence[Run] | None = None,
 ) -> tuple[Near, ...]:
-    """The `n` closest runs of `runs` (the shipped training table), closest first, each predicted as it was
-    run.
+    """The `n` closest runs of `runs` (the shipped training runs, and for jobs that train something else than
+    all parameters those of the memory table too), closest first, each predicted as it was run.
 
     Plain numbers only. Rows that are suspect, that print no time, or that state too little are passed over.
     """
@@ -94,8 +97,13 @@ def nearest(
         degrees=tuple(float(getattr(strategy, name)) for name in DEGREES),
         params=float(total_params(model)),
         architecture=architecture(model),
+        finetune=strategy.finetune,
     )
-    found = _closest(plan, shipped("training") if runs is None else runs, n)
+    if runs is None:
+        runs = shipped("training")
+        if trains(strategy.finetune) != ALL:
+            runs += shipped("memory")
+    found = _closest(plan, runs, n)
     return tuple(_near(c, plan, job, d, predict) for d, c, job in found)
 
 
@@ -132,7 +140,10 @@ def _jobs(runs: Sequence[Run]) -> Iterator[tuple[Run, _Job]]:
         if chip is None:
             continue
         degrees = tuple(float(getattr(run, name) or 1) for name in DEGREES)
-        yield run, _Job(chip, float(run.n_chips), float(run.seq_len), run.precision or "bf16", degrees)
+        yield run, _Job(
+            chip, float(run.n_chips), float(run.seq_len), run.precision or "bf16", degrees,
+            finetune=finetune(run, []),
+        )  # fmt: skip
 
 
 def _apart(a: _Job, b: _Job) -> float:
@@ -146,6 +157,7 @@ def _apart(a: _Job, b: _Job) -> float:
         PER_LN_CHIPS * math.log(a.n_chips / b.n_chips),
         PER_LN_LENGTH * math.log(a.seq_len / b.seq_len),
         0.0 if _width(a.precision) == _width(b.precision) else OTHER_PRECISION,
+        0.0 if trains(a.finetune) == trains(b.finetune) else OTHER_TRAINING,
         *(PER_LN_DEGREE * math.log(x / y) for x, y in zip(a.degrees, b.degrees)),
     ]
     return math.hypot(*parts)
@@ -201,6 +213,8 @@ def _why(found: Case, plan: _Job, job: _Job) -> str:
     compare("model of", f"{plan.params / 1e9:.3g}", f"{job.params / 1e9:.3g}", " B parameters")
     compare("kind", plan.architecture, job.architecture)
     compare("length", f"{plan.seq_len:.0f}", f"{job.seq_len:.0f}")
+    if plan.finetune != "none" or job.finetune != "none":
+        compare("finetune", plan.finetune, job.finetune)
     compare("precision", _width(plan.precision), _width(job.precision))
     for name, ours, theirs in zip(DEGREES, plan.degrees, job.degrees):
         if ours != theirs:

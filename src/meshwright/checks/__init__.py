@@ -13,6 +13,7 @@ from meshwright.checks.advice import (
     TensorAcrossDomain,
     UselessSequenceParallel,
     WholeUnderPipeline,
+    tried,
 )
 from meshwright.checks.balance import BalanceWithoutExperts, ForwardsFirst
 from meshwright.checks.capacity import Precision, PrecisionWithoutGain, memory_findings
@@ -66,16 +67,23 @@ def run(
     strategy: Strategy,
     evaluation: Evaluation | None = None,
     profile: Profile | None = None,
+    reach_bytes: float | None = None,
 ) -> list[Diagnostic]:
     """Every finding about one plan of plain numbers: errors, then warnings, then notes.
 
-    Memory is judged where an `evaluation` is given. `profile` is for rules about a framework's habits.
+    Memory is judged where an `evaluation` is given, against `reach_bytes` too, up to which peaks of such runs
+    were measured. With a `profile` a hint at other ZeRO stages is tried.
     """
     found = _unusable_numbers(work, strategy)
     if not found:  # the rules divide by the degrees
         found = [d for rule in RULES if (d := rule.diagnostic(model, cluster, work, strategy))]
     if evaluation is not None:
-        found += memory_findings(strategy, evaluation)
+        found += memory_findings(cluster, evaluation, reach_bytes)
+    if evaluation is not None and profile is not None:
+        found = [
+            tried(d, model, cluster, work, strategy, profile) if d.code == WholeUnderPipeline.code else d
+            for d in found
+        ]
     order = {"error": 0, "warning": 1, "note": 2}
     return sorted(found, key=lambda d: order[d.severity])
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from meshwright.checks.rule import Mask, Rule, mask
 from meshwright.checks.shapes import blocks, moe
+from meshwright.cost.step import evaluate
+from meshwright.errors import Diagnostic, InputError
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Attention, LatentAttention, Mlp, Model
+from meshwright.profiles.records import Profile
 from meshwright.strategy.recompute import parse
 from meshwright.strategy.records import Strategy
-from meshwright.units import counted
+from meshwright.units import GIB, counted
 from meshwright.work import Work
 
 
@@ -43,8 +48,29 @@ class WholeUnderPipeline(Rule):
             f"zero {strategy.zero} with pp {strategy.pp} keeps a stage's {what} whole from microbatch to "
             "microbatch, as wide as they are sent: where zero 1 keeps them no wider, it saves no more than "
             "zero 1",
-            "try zero 1: it is simpler, and holds more only where a program keeps fp32 but sends 16 bits",
+            "zero 1 is simpler where it fits; it holds more where a program keeps fp32 but sends 16 bits",
         )
+
+
+def tried(
+    found: Diagnostic, model: Model, cluster: Cluster, work: Work, strategy: Strategy, profile: Profile
+) -> Diagnostic:
+    """A finding of `WholeUnderPipeline` with what ZeRO-1 needs in place of the advice to look."""
+    try:
+        whole, own = (
+            float(evaluate(model, cluster, work, replace(strategy, zero=zero), profile).peak_bytes)
+            for zero in (1, strategy.zero)
+        )
+    except InputError:
+        return found
+    held = f"zero 1 needs {whole / GIB:.2f} of {cluster.usable_bytes / GIB:.2f} GiB"
+    if whole <= cluster.usable_bytes:
+        return replace(found, hint=f"try zero 1: it is simpler and fits ({held}, zero {strategy.zero} "
+                       f"{own / GIB:.2f})")  # fmt: skip
+    if own <= cluster.usable_bytes:
+        return replace(found, hint=f"keep zero {strategy.zero}, which fits: {held} here")
+    return replace(found, hint=f"no ZeRO stage alone helps: {held}, zero {strategy.zero} {own / GIB:.2f}; "
+                   "more pp or tp, or fewer bytes of activations do")  # fmt: skip
 
 
 class TensorAcrossDomain(Rule):

@@ -65,13 +65,21 @@ def narrow_bytes(capacity: float) -> float:
     return numbers()["tight_share"] * capacity
 
 
+def room_bytes(cluster: Cluster) -> float:
+    """Bytes that a process can allocate: the chip's own where someone plans with less, to leave room."""
+    return max(cluster.usable_bytes, cluster.chip.usable_bytes)
+
+
 def roomy_bytes(capacity: float) -> float:
     """Bytes up to which a plan leaves room for what an estimate of memory may miss."""
     return numbers()["roomy_share"] * capacity
 
 
-def memory_findings(strategy: Strategy, evaluation: Evaluation) -> list[Diagnostic]:
-    """MW301 where the peak is above what a process can allocate, MW302 where it is close; plain numbers."""
+def memory_findings(
+    cluster: Cluster, evaluation: Evaluation, reach_bytes: float | None = None
+) -> list[Diagnostic]:
+    """MW301 where the peak is above what a process can allocate, MW302 where it is close, MW303 where peaks
+    measured of such runs reach above it (up to `reach_bytes`); plain numbers."""
     peak, capacity = float(evaluation.peak_bytes), float(evaluation.capacity_bytes)
     parts = sorted(
         ((name, float(v)) for name, v in evaluation.memory_bytes.items() if float(v) > 0.005 * GIB),
@@ -91,15 +99,16 @@ def memory_findings(strategy: Strategy, evaluation: Evaluation) -> list[Diagnost
                 hint=f"try {'; '.join(hints)}" if hints else "use more chips",
             )
         ]
-    if peak > narrow_bytes(capacity):
-        return [
-            Diagnostic(
-                "MW302",
-                f"needs {peak / GIB:.2f} of {capacity / GIB:.2f} GiB ({peak / capacity:.1%}) on the {where}: "
-                f"a run this close to the limit may run out of it as its allocator breaks memory up",
-                "warning",
-                "memory",
-                f"plan with --set cluster.usable_gib={narrow_bytes(capacity) / GIB:.0f} to leave room",
-            )
-        ]
+    room = room_bytes(cluster)
+    needs = f"needs {peak / GIB:.2f} of {room / GIB:.2f} GiB ({peak / room:.1%}) on the {where}"
+    reaches = "" if reach_bytes is None else f"; such runs were measured up to {reach_bytes / GIB:.2f} GiB"
+    hint = (
+        "to leave room, plan the same model and cluster with --set "
+        f"cluster.usable_gib={narrow_bytes(room) / GIB:.0f} and a free layout (a plan file fixes its own)"
+    )
+    if peak > narrow_bytes(room):
+        said = f"{needs}: a run this close to the limit may run out of it as its allocator breaks memory up"
+        return [Diagnostic("MW302", said + reaches, "warning", "memory", hint)]
+    if reach_bytes is not None and reach_bytes > room:
+        return [Diagnostic("MW303", f"{needs} and may not fit{reaches}", "warning", "memory", hint)]
     return []

@@ -205,6 +205,7 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
             "peak_interval_gib": None
             if estimate.interval_bytes is None
             else [nbytes / GIB for nbytes in estimate.interval_bytes],
+            "may_not_fit": estimate.may_not_fit,
             "capacity_gib": float(e.capacity_bytes) / GIB,
             "by_category_gib": by_category,
             "kept_gib": float(e.kept_bytes) / GIB,

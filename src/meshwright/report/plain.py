@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from meshwright import units
 from meshwright.calibrate import bands
-from meshwright.checks.capacity import narrow_bytes
 from meshwright.report.explanation import Explanation, by_tag, request_of
 from meshwright.report.records import Estimate
 from meshwright.search import probe
@@ -153,9 +152,12 @@ def _room(e: Estimate) -> str:
     meant = "(a gibibyte is a little over a billion bytes)"
     if e.fits:
         fits = f"The fullest chip needs {used} of memory {meant} and has {room}, so the plan fits"
-        if float(e.evaluation.peak_bytes) <= narrow_bytes(e.evaluation.capacity_bytes):
-            return f"{fits}."
-        return f"{fits}, but narrowly: a run this close to the limit may run out of memory."
+        if e.fits_narrowly:
+            return f"{fits}, but narrowly: a run this close to the limit may run out of memory."
+        if e.may_not_fit and e.interval_bytes is not None:
+            reach = _memory(e.interval_bytes[1])
+            return f"{fits}, but may not: such runs were measured to need up to {reach}."
+        return f"{fits}."
     return (
         f"The fullest chip would need {used} of memory {meant} and has {room}, so the plan does not fit and "
         "cannot run as it stands."

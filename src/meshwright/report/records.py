@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from meshwright import units
+from meshwright.checks.capacity import narrow_bytes, room_bytes
 from meshwright.cost.evaluation import Evaluation
 from meshwright.errors import Diagnostic
 from meshwright.hardware.records import Cluster
@@ -91,6 +92,17 @@ class Estimate:
     def fits(self) -> bool:
         """Whether the worst rank's peak is within what one process can allocate."""
         return bool(self.evaluation.fits)
+
+    @property
+    def fits_narrowly(self) -> bool:
+        """Whether it fits so close to the limit that runs of one layout both fit and fail."""
+        return self.fits and float(self.evaluation.peak_bytes) > narrow_bytes(room_bytes(self.cluster))
+
+    @property
+    def may_not_fit(self) -> bool:
+        """Whether it fits and the interval of the peak passes what a process can allocate."""
+        reach = None if self.interval_bytes is None else self.interval_bytes[1]
+        return self.fits and reach is not None and reach > room_bytes(self.cluster)
 
     @property
     def step_time_s(self) -> float:

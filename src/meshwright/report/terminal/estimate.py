@@ -10,7 +10,6 @@ from rich.text import Text
 
 from meshwright import units
 from meshwright.calibrate import bands
-from meshwright.checks.capacity import narrow_bytes
 from meshwright.cost.evaluation import MEMORY_KEYS, TIME_KEYS
 from meshwright.hardware.overrides import FIELDS as FIGURES
 from meshwright.profiles import load as profiles
@@ -95,8 +94,10 @@ def print_headline(found: Estimate, console: Console) -> None:
     options = f", {', '.join(sorted(work.options))}" if work.options else ""
     if not found.fits:
         verdict = Text(f"does not fit: {peak} needed, {room} a chip", style="bold red")
-    elif float(e.peak_bytes) > narrow_bytes(e.capacity_bytes):
+    elif found.fits_narrowly:
         verdict = Text(f"fits narrowly: {peak} of {room} a chip", style="bold yellow")
+    elif found.may_not_fit:
+        verdict = Text(f"fits, but may not: {peak} of {room} a chip", style="bold yellow")
     else:
         verdict = Text(f"fits: {peak} of {room} a chip", style="bold green")
     console.print(
