@@ -434,6 +434,16 @@ def test_low_precision_narrows_inputs_and_leaves_the_stream() -> None:
     assert fp8 > 0.7 * bf16
 
 
+def test_low_precision_narrows_what_linear_layers_behind_norms_keep() -> None:
+    """Mamba-2: the input of both projections (h and d_i); latent attention: of the down-projections (shards
+    of it) and of both up-projections."""
+    bf16, fp8 = (kept(ops("mamba2", said=words(precision=p))) for p in ("bf16", "fp8"))
+    assert bf16 - fp8 == T * (2560 + 5120)
+    bf16, fp8 = (kept(ops("mla", said=words(precision=p))) for p in ("bf16", "fp8"))
+    mla = BLOCKS["mla"].mixer
+    assert bf16 - fp8 >= T * (mla.kv_lora_rank + mla.qk_rope_dim + (mla.q_lora_rank or 0))
+
+
 def test_recomputing_experts_activation_frees_its_output_alone() -> None:
     """Running it again needs its input, 4 f_e bytes a copy; only the 2 f_e of its output go."""
     freed = cost("moe").saved - cost("moe", "selective:moe_act").saved

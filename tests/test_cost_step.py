@@ -17,7 +17,7 @@ from meshwright.cost.step import evaluate
 from meshwright.hardware.cluster import parse
 from meshwright.hardware.records import Cluster
 from meshwright.model import presets
-from meshwright.model.params import mtp_params, total_params
+from meshwright.model.params import block_params, mtp_params, shared_set_params, total_params
 from meshwright.model.records import Model
 from meshwright.profiles.load import load
 from meshwright.strategy.records import Strategy
@@ -222,7 +222,8 @@ def test_flops_of_a_step() -> None:
 @pytest.mark.parametrize("name", presets.names())
 def test_stages_hold_every_parameter(name: str) -> None:
     """On one chip and over four stages: every parameter once; a tied matrix once more where its two ends are
-    on two ranks, everything once more where ranks hold a stage of each way.
+    on two ranks, a block used at several layers on each rank, everything once more where ranks hold a stage
+    of each way.
     """
     model = presets.load(name)
     profile = load("megatron-core", H100.chip)
@@ -239,7 +240,23 @@ def test_stages_hold_every_parameter(name: str) -> None:
         held = stages(model, H100, Work(4096, 64), strategy, profile, 1)
         total = float(((held.dense + held.expert) * held.multiplicity).sum())
         both_ways = 2 if word == "dualpipe" else 1
-        assert total == pytest.approx(both_ways * (whole + copies * tied), rel=1e-9), word
+        every = whole + copies * tied + (pp - 1) * shared_set_params(model).total
+        assert total == pytest.approx(both_ways * every, rel=1e-9), word
+
+
+def test_every_stage_holds_a_shared_block() -> None:
+    """Zamba2: layers of all stages take turns with both sets of the block, so each stage keeps both."""
+    zamba, profile = presets.load("zamba2-7b"), load("megatron-core", H100.chip)
+    assert zamba.shared_block is not None
+    sets = 2 * block_params(zamba.shared_block, zamba).total
+    tied = zamba.vocab * zamba.d_model
+    for pp in (1, 2, 4):
+        held = stages(zamba, H100, Work(4096, 64), Strategy(dp=64 // pp, pp=pp), profile, 1)
+        more = (pp - 1) * sets + (pp > 1) * tied
+        total = float((held.dense * held.multiplicity).sum())
+        assert total == pytest.approx(total_params(zamba) + more, rel=1e-9)
+    gathered = stages(zamba, H100, Work(4096, 64), Strategy(dp=64, zero=3), profile, 1).largest
+    assert float(np.max(gathered)) >= sets / 2  # a unit of its own
 
 
 def test_a_shared_block_runs_at_each_of_its_uses() -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from meshwright.cost.adapters import adapted
 from meshwright.cost.states import update_bytes, widths
+from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.hardware import chips
 from meshwright.model import presets
@@ -73,6 +74,46 @@ def test_wide_weights_have_wide_moments() -> None:
     assert widths(HF, strategy, frozenset({"fp32-weights"})).trained == 16.0
     assert widths(HF, strategy, frozenset({"bf16-weights"})).trained == 8.0
     assert widths(HF, replace(strategy, zero=2), NONE).trained == 16.0  # DeepSpeed's master copy
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "llama-3.2-1b"])
+@pytest.mark.parametrize(("zero", "pp"), [(0, 1), (1, 1), (3, 1), (1, 2)])
+def test_muon_leaves_embedding_and_head_to_adam(name: str, zero: int, pp: int) -> None:
+    """One fp32 moment beside an fp32 master copy, and a second one of the vocabulary's matrices (one matrix
+    where they are tied): summed over ranks 8 N + 4 V D each."""
+    model, n = presets.load(name), total_params(presets.load(name))
+    run = Run(name, "8xh100", 512, 8, framework="megatron-core@bridge-25.09", optimizer="muon", zero=zero,
+              pp=pp, tp=2, recompute="full", microbatch_size=1)  # fmt: skip
+    found = evaluate(run.model, run.cluster, run.work, run.strategy, run.profile, detail=True)
+    copies = 1 if zero else 4 // pp
+    ends = 1 if model.tied_embeddings and pp == 1 else 2
+    n += (ends - 1) * model.vocab * model.d_model if model.tied_embeddings else 0  # a copy on the last stage
+    whole = 2 * (8 // pp // 2) * sum(stage.memory_bytes["optimizer"] for stage in found.by_stage)
+    assert whole == pytest.approx(copies * (8.0 * n + 4.0 * ends * model.vocab * model.d_model), rel=1e-3)
+
+
+def test_trainers_keep_moments_of_the_embedding_wide() -> None:
+    """8-bit Adam of bitsandbytes under the Trainer: two moments of 1.0156 bytes, of the embedding of four."""
+    model = presets.load("llama-3.1-8b")
+    n, embedding = total_params(model), model.vocab * model.d_model
+    run = Run("llama-3.1-8b", "1xh100", 512, 1, framework="hf-trainer", optimizer="adamw-8bit")
+    own = Run("llama-3.1-8b", "1xh100", 512, 1, framework="torchtune", optimizer="adamw-8bit", zero=0)
+    assert held(run, "optimizer") == pytest.approx(2.03125 * n + (8.0 - 2.03125) * embedding, rel=1e-6)
+    assert held(own, "optimizer") == pytest.approx(2.03125 * n, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "each"),
+    [("adamw", 8.0), ("adamw-bf16", 4.0), ("adamw-8bit", 2.03125), ("lion", 4.0), ("muon", 4.0), ("sgd", 0.0),
+     ("adafactor", 0.0)],
+)  # fmt: skip
+def test_adapters_have_the_optimizer_that_is_asked_for(optimizer: str, each: float) -> None:
+    model = presets.load("llama-3-8b")
+    run = Run(
+        "llama-3-8b", "1xh100", 4096, 1, framework="hf-trainer", finetune="lora:16", optimizer=optimizer
+    )
+    adapters = adapted(model, finetune.parse("lora:16"), 0.0).params
+    assert held(run, "optimizer") == pytest.approx(each * adapters)
 
 
 def test_only_adapters_train() -> None:

@@ -20,7 +20,7 @@ _IN_TABLES = re.compile(r"\bSFT\b|\bLoRA\b|fine-tuning")
 _TABLE_TARGETS, _TABLE_DOCUMENTS = "qkv", "documents:256"
 _BASES = {"nf4": "qlora", "int4": "qlora", "int8": "qlora-int8"}
 OPTIMIZERS = {
-    "adam": "adamw", "adamw": "adamw", "muon+adamw": "adamw", "lamb": "adamw", "paged-adamw": "adamw",
+    "adam": "adamw", "adamw": "adamw", "muon+adamw": "muon", "lamb": "adamw", "paged-adamw": "adamw",
     "cpu-adam": "adamw", "adamw-8bit": "adamw-8bit", "paged-adamw-8bit": "adamw-8bit", "lion": "lion",
     "sgd": "sgd", "muon": "muon", "adafactor": "adafactor",
 }  # fmt: skip

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from meshwright.cost.layers import operations
 from meshwright.cost.ops import Matmul, Shape, Stream, Words
-from meshwright.cost.states import Widths, widths
+from meshwright.cost.states import Widths, adapter_widths, widths
 from meshwright.model.params import embedding_params, head_params, total_params
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
@@ -125,7 +125,7 @@ def state_widths(model: Model, profile: Profile, strategy: Strategy, options: fr
     # Nothing makes frozen weights wider.
     frozen = 0.0 if offload.params else frozen_bytes(model, finetune, profile.framework.weight_bytes)
     share = trained_share(model, strategy.finetune)
-    moments, step = (0.0, 0.0) if width.optimizer == 0.0 else (8.0, 4.0)
+    moments, step = (0.0, 0.0) if offload.optimizer else adapter_widths(strategy)
     return Widths(frozen + 4.0 * share, 4.0 * share, moments * share, step * share)
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from meshwright.cost import data_parallel, host_link, schedule
 from meshwright.cost.data_parallel import Traffic
 from meshwright.cost.host_link import Waits
 from meshwright.cost.rows import added
-from meshwright.cost.stages import Layers, Stages
+from meshwright.cost.stages import Layers, Stages, over_classes
 from meshwright.hardware.records import Cluster
 from meshwright.profiles.records import Profile
 from meshwright.strategy.records import Strategy
@@ -34,7 +36,8 @@ def beside(
     if host_link.used(strategy):
         fetch = sent.fetch / plan.PARAMETERS_HELD
         link = host_link.copies(stages.offloaded, fetch, strategy, profile.framework, cluster)
-        each = link.waits(forward, backward, layers.summed("weight"), splits=plan.SPLITS_BACKWARD)
+        of_weight, piped = layers.summed("weight"), over_classes(np.asarray(strategy.pp) > 1)
+        each = link.waits(forward, backward, of_weight, splits=piped if plan.SPLITS_BACKWARD else False)
     hiders = added([forward, each.forward]), added([backward, each.backward])
     last = hiders[1]
     if plan.SPLITS_BACKWARD:

@@ -48,15 +48,16 @@ def gathered_bytes(
     sent = 0.0 if finetune.frozen else 1.0
     width = frozen_bytes(model, finetune, 2.0)
     tp = over_classes(np.asarray(strategy.tp))
+    blocks = (*model.blocks, model.shared_block) if model.shared_block else model.blocks
     if habits.compiled:
-        matrix = _largest([_matrix(b, model, strategy) for b in model.blocks])
+        matrix = _largest([_matrix(b, model, strategy) for b in blocks])
         head = (head_params(model) or model.vocab * model.d_model) / tp * stages.head
         # No layer runs while the loss is taken: the head's weight and its gradient stand alone.
         at_once = np.maximum((2.0 * width + 2.0 * sent) * matrix, (width + 2.0 * sent) * head)
     elif habits.gathers_ends:
         ends = (embedding_params(model) + head_params(model)) / tp
         layer = _largest([
-            block_params(b, model).per_rank(strategy.tp, strategy.ep, strategy.etp) for b in model.blocks
+            block_params(b, model).per_rank(strategy.tp, strategy.ep, strategy.etp) for b in blocks
         ])  # fmt: skip
         at_once = 2.0 * ends + (width + 2.0 * sent) * layer
     else:

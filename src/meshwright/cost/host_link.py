@@ -36,7 +36,7 @@ class Copies:
     forward: Any
     backward: Any
 
-    def waits(self, forward: Any, backward: Any, weight: Any, *, splits: bool) -> Waits:
+    def waits(self, forward: Any, backward: Any, weight: Any, *, splits: Any) -> Waits:
         """How long passes of so many seconds wait; `weight` is contained in `backward`.
 
         The link sends both ways at once: activations go while weights come, but both come beside the
@@ -45,10 +45,12 @@ class Copies:
         """
         there = np.maximum(np.maximum(self.offloaded, self.forward) - forward, 0.0)
         back = self.offloaded + self.backward
-        if not splits:
-            return Waits(there, np.maximum(back - backward, 0.0))
+        whole = np.maximum(back - backward, 0.0)
+        if not np.any(splits):
+            return Waits(there, whole)
         of_weight = np.maximum(back / 2.0 - weight, 0.0)
-        return Waits(there, np.maximum(back / 2.0 - (backward - weight), 0.0) + of_weight, of_weight)
+        halves = np.maximum(back / 2.0 - (backward - weight), 0.0) + of_weight
+        return Waits(there, np.where(splits, halves, whole), np.where(splits, of_weight, 0.0))
 
 
 def copies(offloaded: Any, fetch_s: Any, strategy: Strategy, habits: Framework, cluster: Cluster) -> Copies:

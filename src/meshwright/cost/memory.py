@@ -17,7 +17,7 @@ from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.numbers import numbers
 from meshwright.cost.rows import added
 from meshwright.cost.stages import Stages, over_classes
-from meshwright.cost.states import state_copies
+from meshwright.cost.states import Widths, state_copies
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Framework, Profile
@@ -213,13 +213,28 @@ def contents(
     anew: Any = 0.0 if habits.keeps_grads else grads
     absent = anew * over_classes(np.asarray(microbatches) <= 1.0) if np.ndim(anew) else 0.0
     return Contents(
-        width.weight * held.weights, grads, width.optimizer * held.states, width.step * held.states,
+        width.weight * held.weights, grads,
+        width.optimizer * held.states + _of_vocabulary(model, strategy, width, stages, spans, work.options),
+        width.step * held.states,
         activations, logits, gathered, anew, absent,
         lost=1.0 + numbers()["stranded_share"] * ("fixed-segments" in work.options),
         fragments=habits.fragments,
         spare=np.maximum(profile["allocator"] - habits.fragments, 0.0),
         context=context_bytes(habits, cluster),
     )  # fmt: skip
+
+
+def _of_vocabulary(
+    model: Model, strategy: Strategy, width: Widths, stages: Stages, spans: dict[str, Span],
+    options: frozenset[str],
+) -> Any:  # fmt: skip
+    """Bytes of optimizer state that embedding and head have beyond other parameters, [n, C]."""
+    if not (width.embedding or width.head):
+        return 0.0
+    both = np.minimum(stages.embeddings, stages.heads) * model.tied_embeddings  # one matrix serves both
+    matrices = width.embedding * stages.embeddings + width.head * (stages.heads - both)
+    ranks = over_classes(np.asarray(strategy.tp) * state_copies(strategy, spans, options)[0])
+    return matrices * (model.vocab * model.d_model) / ranks
 
 
 def _logits(model: Model, work: Work, strategy: Strategy, profile: Profile, stages: Stages, live: Any) -> Any:

@@ -22,6 +22,7 @@ from meshwright.model.params import (
     head_params,
     mtp_params,
     shared_params,
+    shared_set_params,
 )
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
@@ -150,20 +151,21 @@ class Stages:
     staged: Any = 0.0  # bytes of the two layers on their way
     live: Any = 0.0  # bytes, the largest layer's working set
     head: Any = 0.0  # 1 where the class holds the head
+    embeddings: Any = 0.0  # how many embeddings and heads there are parameters of
+    heads: Any = 0.0
     multiplicity: Any = 1.0
     rows: dict[str, LayerCost] = field(default_factory=dict)
 
 
 def parameter_table(model: Model, tp: Any, ep: Any, etp: Any) -> tuple[Array, Array]:
     """Dense parameters of each column of the split matrix on one rank, [kinds, tp], and expert parameters,
-    [kinds, experts]."""
+    [kinds, experts]. Of a block used at several layers only what each use adds, evenly over the layers."""
     dense, expert = [], []
-    shared = shared_params(model)
+    uses = shared_params(model).per_rank(tp) - shared_set_params(model).per_rank(tp)
     nothing, no_expert = 0.0 * tp, 0.0 * ep
     for block in model.blocks:
         count = block_params(block, model)
-        spread = shared.per_rank(tp) / model.n_layers  # a shared block's weights, evenly over the layers
-        dense.append(replace(count, expert=0).per_rank(tp, 1, 1) + spread + nothing)
+        dense.append(replace(count, expert=0).per_rank(tp, 1, 1) + uses / model.n_layers + nothing)
         expert.append(count.expert / (ep * etp) + no_expert)
     head = head_params(model) or model.vocab * model.d_model
     dense += [embedding_params(model) / tp, head / tp + final_params(model)]
@@ -192,6 +194,10 @@ def pipelines(
     )
     c = counts.shape[1]
     present = counts > 0
+    # Every stage that has layers holds all sets of the block that is used at several of them.
+    sets = (counts[:kinds].sum(0) > 0)[..., None] * shared_set_params(model).per_rank(
+        tps.values.astype(float)
+    )
     held = Pipelines(
         pairs=pairs,
         lines=lines,
@@ -201,8 +207,10 @@ def pipelines(
         multiplicity=np.ascontiguousarray(classes.multiplicity.T.astype(float)),
         fullest_rank=np.ascontiguousarray(classes.fullest_rank.T.astype(float)),
         first=counts[kinds].argmax(0),  # which holds the embedding
-        dense=(np.einsum("kcu,kt->cut", counts, dense) - once).reshape(c, -1),
-        largest_dense=(present[..., None] * dense[:, None, None, :]).max(0).reshape(c, -1),
+        dense=(np.einsum("kcu,kt->cut", counts, dense) - once + sets).reshape(c, -1),
+        largest_dense=np.maximum(
+            (present[..., None] * dense[:, None, None, :]).max(0), sets / max(model.shared_sets, 1)
+        ).reshape(c, -1),
         expert=np.einsum("kcu,ke->cue", counts, expert).reshape(c, -1),
         largest_expert=(present[..., None] * expert[:, None, None, :]).max(0).reshape(c, -1),
     )
@@ -303,9 +311,10 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
         largest = lines.largest_dense.take(where.dense, axis=1) + lines.largest_expert.take(
             where.expert, axis=1
         )
-    heads = (lines.counts[len(model.blocks) + 1] > 0) * 1.0
+    embeddings, heads = (of_pairs(lines.counts[len(model.blocks) + i], where.pair) for i in (0, 1))
+    plan = schedule.load(strategy.schedule)
     cost = {name: layers.summed(name) for name in ("forward", "backward", "floor")}
-    if schedule.load(strategy.schedule).SPLITS_BACKWARD:  # without a pipeline there is nothing to put off
+    if plan.SPLITS_BACKWARD:  # without a pipeline there is nothing to put off
         cost["backward"] += over_classes(np.asarray(strategy.pp) > 1) * layers.summed("split")
     return Stages(
         dense=lines.dense.take(where.dense, axis=1).T,
@@ -315,7 +324,9 @@ def stage_costs(model: Model, strategy: Strategy, lines: Pipelines, where: Where
         offloaded=offloaded,
         staged=staged,
         live=layers.largest("live"),
-        head=of_pairs(heads, where.pair),
+        head=(heads > 0) * 1.0,
+        embeddings=plan.PARAMETERS_HELD * embeddings,
+        heads=plan.PARAMETERS_HELD * heads,
         multiplicity=of_pairs(lines.multiplicity, where.pair),
         rows=layers.table.rows,
     )

@@ -13,8 +13,8 @@ from meshwright.strategy.records import Strategy
 
 # Moments a parameter by kind of optimizer, as (numbers kept, bytes of one where it is not the program's own
 # width). Factored second moments (Adafactor, arXiv 1804.04235) are a row and a column of each matrix: nothing
-# beside it. Momentum alone: Muon, Lion (arXiv 2302.06675). 8-bit moments carry an fp32 scale for every 256
-# (arXiv 2110.02861).
+# beside it. Momentum alone: Muon of the matrices inside layers, Lion (arXiv 2302.06675). 8-bit moments carry
+# an fp32 scale for every 256 (arXiv 2110.02861).
 _MOMENTS: dict[str, tuple[float, float | None]] = {
     "adamw": (2.0, None),
     "adamw-bf16": (2.0, 2.0),
@@ -24,18 +24,22 @@ _MOMENTS: dict[str, tuple[float, float | None]] = {
     "lion": (1.0, None),
     "sgd": (0.0, None),
 }
+_MUON_LEAVES_OUT = 2.0  # moments of embedding and head, which AdamW trains (arXiv 2502.16982, section 2.2)
 # Optimizers whose step works on all of a rank's parameters at once and holds one more copy while it does.
 _MULTI_TENSOR = ("adamw", "adamw-bf16", "lion")
 
 
 @dataclass(frozen=True, slots=True)
 class Widths:
-    """Bytes a parameter. `step`: temporaries of the optimizer step, beside gradients and moments."""
+    """Bytes a parameter. `step`: temporaries of the optimizer step, beside gradients and moments. `embedding`
+    and `head`: what the optimizer keeps of a parameter there beyond `optimizer`."""
 
     weight: float
     grad: float
     optimizer: float
     step: float
+    embedding: float = 0.0
+    head: float = 0.0
 
     @property
     def trained(self) -> float:
@@ -83,27 +87,48 @@ def widths(
         elif "fp32-weights" in options or (framework.upcasts_sharded and strategy.zero >= 3):
             width = 4.0
         grad, step, weight = grad * width / weight, step * width / weight, width
-    count, width_of_one = _MOMENTS[strategy.optimizer]
+    count, _ = _MOMENTS[strategy.optimizer]
     # ZeRO-1 and 2 of such programs are DeepSpeed's: 16-bit weights, and an fp32 master beside fp32 moments.
     mixed = own and framework.upcasts_sharded and 1 <= strategy.zero <= 2
-    one = width_of_one if width_of_one is not None else (weight if own and not mixed else 4.0)
+    one = moment_bytes(strategy.optimizer, weight if own and not mixed else 4.0)
     master = (4.0 if mixed else 0.0) if own else framework.optimizer_bytes - 8.0
     if "fp32-gradients" in options:  # gradients add up and are reduced in fp32 buffers
         grad = max(grad, 4.0)
     if "fp32-accumulation" in options:  # DeepSpeed's 16-bit optimizer adds gradients up in whole fp32 buffers
         grad += 4.0
     optimizer = master + count * one
+    embedding, head = 0.0, 0.0
+    if strategy.optimizer == "muon":
+        embedding = head = (_MUON_LEAVES_OUT - count) * one
+    elif strategy.optimizer == "adamw-8bit" and framework.wide_embedding_moments:
+        embedding = count * (4.0 - one)
     if strategy.optimizer not in _MULTI_TENSOR or "fused-optimizer" in options:
         step = 0.0
     if offload is not None and offload.optimizer:
         # The host steps. Its gradients leave as they are made where they are not kept in buffers.
-        optimizer, step = 0.0, 0.0
+        optimizer, step, embedding, head = 0.0, 0.0, 0.0, 0.0
         grad = grad if framework.keeps_grads else 0.0
     if offload is not None and offload.params:
         weight = 0.0
     if "opt-in-bwd" in options:  # each layer steps as soon as its gradient is there
         grad, step = 0.0, 0.0
-    return Widths(weight, grad, optimizer, step)
+    return Widths(weight, grad, optimizer, step, embedding, head)
+
+
+def moment_bytes(optimizer: str, own: float) -> float:
+    """Bytes of one moment, of parameters whose moments are `own` bytes wide unless the optimizer says."""
+    width = _MOMENTS[optimizer][1]
+    return own if width is None else width
+
+
+def adapter_widths(strategy: Strategy) -> tuple[float, float]:
+    """Bytes of moments and of the step's temporaries a parameter of an adapter, which trains in fp32.
+
+    >>> adapter_widths(Strategy(dp=1)), adapter_widths(Strategy(dp=1, optimizer="adamw-8bit"))
+    ((8.0, 4.0), (2.03125, 0.0))
+    """
+    moments = _MOMENTS[strategy.optimizer][0] * moment_bytes(strategy.optimizer, 4.0)
+    return moments, 4.0 if strategy.optimizer in _MULTI_TENSOR else 0.0
 
 
 def host_step_seconds(framework: Framework, strategy: Strategy, options: frozenset[str], chip: Chip) -> float:

@@ -28,6 +28,7 @@ __all__ = [
     "mtp_params",
     "norm_params",
     "shared_params",
+    "shared_set_params",
     "total_params",
 ]
 
@@ -78,6 +79,12 @@ def final_params(model: Model) -> int:
     return (norm_params(model) if model.final_norm else 0) + merge + model.extra_params
 
 
+def shared_set_params(model: Model) -> ParamCount:
+    """Weights of all sets of the block used at several layers, without what each use adds."""
+    block = model.shared_block
+    return ParamCount() if block is None else block_params(block, model).times(model.shared_sets)
+
+
 def shared_params(model: Model) -> ParamCount:
     """Weights of the block used at several layers: its sets, and per use an adapter and an output matrix.
 
@@ -89,7 +96,7 @@ def shared_params(model: Model) -> ParamCount:
     d, rank, uses = model.d_model, model.shared_adapter_rank, len(model.shared_at)
     wide = block.ffn.d_ff * (2 if block.ffn.gated else 1) if isinstance(block.ffn, Mlp) else 0
     per_use = ParamCount(sharded=rank * wide, replicated=rank * d + d * d)
-    return block_params(block, model).times(model.shared_sets) + per_use.times(uses)
+    return shared_set_params(model) + per_use.times(uses)
 
 
 def layer_params(model: Model) -> ParamCount:

@@ -69,6 +69,7 @@ class Framework:
     # Embedding and head belong to the outermost unit, whole from forward to backward.
     gathers_ends: bool = False
     keeps_gathered: bool = False  # ZeRO-3: what is gathered piles up to the whole model before it is dropped
+    wide_embedding_moments: bool = False  # 8-bit optimizers keep those of the embedding in fp32
     unties: bool = False  # a matrix that embedding and head share is stored twice
     keeps_quantised_inputs: bool = False  # products with quantised weights keep their inputs, frozen or not
     score_tile: int = 0  # queries and keys of a tile of its fused attention; 0: those of usual kernels

@@ -18,6 +18,7 @@ def operations(
     heads = block.n_heads / shape.tp
     qk = block.qk_nope_dim + block.qk_rope_dim
     latent = block.kv_lora_rank + block.qk_rope_dim
+    kept = (2.0 + size) * own  # a norm's input for its own backward, its output for the product behind it
     ops: list[Operation] = [
         *norm("norm", d_model, shape, words, norm_kernels),
         Stream("down_in", "norm", 0.0, 0.0, (0, 0), saved=size * own * d_model),
@@ -26,14 +27,21 @@ def operations(
     if rank:
         ops += [
             Matmul("q_down", "qkv", own, d_model, rank),
-            Stream("q_norm", "qkv", 4.0 * own * rank, 6.0 * own * rank, (1, 2), saved=4.0 * own * rank),
+            Stream("q_norm", "qkv", 4.0 * own * rank, 6.0 * own * rank, (1, 2), saved=kept * rank),
             Matmul("q_up", "mla_up", tokens, rank, heads * qk),
         ]
     else:
         ops += linear_in("q", "qkv", d_model, heads * qk, shape, words)
     ops += [
         Matmul("kv_down", "qkv", own, d_model, latent),
-        Stream("kv_norm", "qkv", 4.0 * own * latent, 6.0 * own * latent, (1, 2), saved=4.0 * own * latent),
+        Stream(
+            "kv_norm",
+            "qkv",
+            4.0 * own * latent,
+            6.0 * own * latent,
+            (1, 2),
+            saved=kept * latent,
+        ),
         Message("latent_gather", "mla_up", "tp", "all_gather", 2.0 * tokens * (latent + rank), 1.0, 0.0),
         Message("latent_scatter", "mla_up", "tp", "reduce_scatter", 2.0 * tokens * (latent + rank), 0.0, 1.0),
         Matmul("kv_up", "mla_up", tokens, block.kv_lora_rank, heads * (block.qk_nope_dim + block.v_head_dim)),

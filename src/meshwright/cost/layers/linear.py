@@ -47,7 +47,7 @@ def operations(
         *factors,
         Stream("projected", "kept", 0.0, 0.0, (0, 0), saved=2.0 * tokens * width),
         *((convolution(mixed, shape),) if block.d_conv else ()),
-        *chunked_scan("recurrence", scan, values, state, boundary, shape),
+        *chunked_scan("recurrence", scan, values, state, boundary, shape, words),
         *linear_out("out_proj", "kept", values, d_model, shape, words),
     )
 

@@ -36,7 +36,7 @@ def mamba2_operations(
         *linear_in("in_proj", "kept", d_model, width, shape, words),
         Stream("projected", "kept", 0.0, 0.0, (0, 0), saved=2.0 * tokens * width),
         convolution(mixed, shape),
-        *chunked_scan("scan", scan, inner, state, boundary, shape),
+        *chunked_scan("scan", scan, inner, state, boundary, shape, words),
         *linear_out("out_proj", "kept", inner, d_model, shape, words),
     )
 

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+
 from meshwright.cost.layers.mlp import apart
 from meshwright.cost.layers.parts import left_by, linear_in, linear_out, narrow, norm
 from meshwright.cost.numbers import numbers
@@ -53,7 +55,7 @@ def operations(
     size = min(2.0, element_bytes(words.precision))
     routed = own * block.top_k * shape.etp * words.imbalance
     there = _Routed(own, d_in, size, routed, block.n_experts / shape.ep, block.d_ff / shape.etp)
-    ops = [*norm("norm", d_model, shape, words, norm_kernels), *_router(block, d_model, there, words)]
+    ops = [*norm("norm", d_model, shape, words, norm_kernels), *_router(block, d_model, shape, there, words)]
     if block.latent_dim:
         ops.append(Matmul("latent_down", "moe", own, d_model, d_in, saved=2.0 * own * d_in))
     ops += _experts(block, shape, there, words)
@@ -65,11 +67,20 @@ def operations(
     return (*ops, Stream("add", "kept", 3.0 * stream, 2.0 * stream))
 
 
-def _router(block: Moe, d_model: int, there: _Routed, words: Words) -> Iterator[Operation]:
+def _kernels(way: str, shape: Shape, words: Words) -> Num:
+    """Kernels of routing. On one rank nothing is dispatched, and no fused dispatcher runs.
+
+    **Source**: Megatron-Core's MoEFlexTokenDispatcher, which asks for TP x EP above 1.
+    """
+    known = numbers()
+    alone, own = known[f"routing_{way}_all-to-all"], known[f"routing_{way}_{words.dispatcher}"]
+    return np.where(np.asarray(shape.ep) * shape.etp > 1, own, alone)[()]
+
+
+def _router(block: Moe, d_model: int, shape: Shape, there: _Routed, words: Words) -> Iterator[Operation]:
     """Which expert each token goes to."""
     own, logits = there.own, 16.0 * there.own * block.n_experts
-    known, word = numbers(), words.dispatcher
-    kernels = (known[f"routing_forward_{word}"], known[f"routing_backward_{word}"])
+    kernels = (_kernels("forward", shape, words), _kernels("backward", shape, words))
     yield Stream("route_in", "norm", 0.0, 0.0, (0, 0), saved=2.0 * own * d_model)
     yield Matmul("router", "moe", own, d_model, block.n_experts, quantised=False)
     yield Stream(

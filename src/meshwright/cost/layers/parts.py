@@ -104,9 +104,10 @@ def convolution(mixed: Num, shape: Shape) -> Stream:
 
 
 def chunked_scan(
-    name: str, flops: Num, inner: Num, state: Num, boundary: Num, shape: Shape
+    name: str, flops: Num, inner: Num, state: Num, boundary: Num, shape: Shape, words: Words
 ) -> tuple[Operation, ...]:
-    """A recurrence over chunks of tokens and its gated norm; `inner` channels leave it.
+    """A recurrence over chunks of tokens and its gated norm; `inner` channels leave it, which the linear
+    layer behind keeps (narrow in low precision).
 
     `state` are the bytes of the states between chunks, kept in fp32: the kernel is bound by their traffic as
     much as by its FLOPs. `boundary` is what one rank sends to the next pieces of the sequence.
@@ -116,5 +117,12 @@ def chunked_scan(
         Message("state", "ssm", "cp", "all_gather", boundary * shape.cp, 1.0, 1.0),
         Stream("states", "ssm", 2.0 * state, 4.0 * state, (4, 6), saved=state, fusible=False),
         Core(name, "ssm", flops, 2.5, (64,), saved=out),
-        Stream("gated_norm", "ssm", 3.0 * out, 5.0 * out, (2, 3), saved=out),
+        Stream(
+            "gated_norm",
+            "ssm",
+            3.0 * out,
+            5.0 * out,
+            (2, 3),
+            saved=min(1.0, element_bytes(words.precision) / 2.0) * out,
+        ),
     )
