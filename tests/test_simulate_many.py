@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 
+from meshwright.cost.stages import layers_per_stage
 from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.files import request as requests
+from meshwright.hardware.cluster import parse
+from meshwright.model import presets
+from meshwright.profiles.load import load
 from meshwright.search.derive import complete
 from meshwright.simulate.costs import costs
 from meshwright.simulate.exact import exact
 from meshwright.simulate.many import step_times
 from meshwright.strategy.records import Strategy
+from meshwright.work import Work
 
 CHUNKS = {"zb-v": 2, "v-half": 2, "v-min": 2, "dualpipev": 2, "interleaved-1f1b": 3}
 GIVEN: list[dict[str, Any]] = [
@@ -123,3 +129,18 @@ def test_stages_that_lie_otherwise_do_not_take_the_split_of_the_first() -> None:
     both = step_times(*request, [in_a_v, in_rounds], read.profile)
     alone = [float(step_times(*request, [one], read.profile)[0]) for one in (in_a_v, in_rounds)]
     np.testing.assert_allclose(both, alone, rtol=1e-12)
+
+
+def test_plans_whose_layers_are_cut_otherwise_are_simulated_as_they_are_alone() -> None:
+    """Of one pp and vpp, but a head beside layers of other lengths."""
+    model, cluster = presets.load("qwen3-30b-a3b"), parse("64xb200")
+    work, profile = Work(4096, 64), load(None, cluster.chip)
+    several = [
+        Strategy(dp=16 // tp, tp=tp, pp=4, ep=ep, sp=tp > 1, zero=1, zero_group=16 // tp)
+        for tp, ep in product((1, 2, 4, 8), (1, 2))
+    ]
+    cuts = {layers_per_stage(model, cluster, work, one, profile) for one in several}
+    assert len(cuts) > 1
+    together = step_times(model, cluster, work, several, profile)
+    alone = [step_times(model, cluster, work, [one], profile)[0] for one in several]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)

@@ -16,7 +16,7 @@ from meshwright.cost.step import evaluate
 from meshwright.errors import InputError
 from meshwright.model.records import Attention, Block, Mlp, Model, Moe
 from meshwright.strategy.recompute import parse
-from meshwright.strategy.stages import Line, split, stage_classes
+from meshwright.strategy.stages import Line, layout_of, split, stage_classes
 
 ATTENTION = Attention(n_heads=8, n_kv_heads=8, head_dim=16)
 DENSE = Block(ATTENTION, Mlp(512))
@@ -210,14 +210,21 @@ CUT = [
     ("llama-3.1-8b", "128xgb200", 2048, {"tp": 8, "pp": 8, "microbatch_size": 2}),
     ("llama-3.1-70b", "64xh100", 4096, {"tp": 2, "pp": 16}),
     ("deepseek-v2-lite", "64xh100", 8192, {"tp": 1, "pp": 4, "ep": 16}),
+    ("gemma-3-27b", "256xh100", 131072, {"tp": 4, "pp": 8, "cp": 4}),
+    ("llama-3.2-1b", "64xb200", 4096, {"tp": 8, "pp": 4, "schedule": "zb-v"}),
+    ("llama-3.1-8b", "16xb200", 4096, {"tp": 2, "pp": 4, "vpp": 2}),
+    ("qwen3-30b-a3b", "64xb200", 4096, {"tp": 4, "pp": 8, "ep": 8, "schedule": "dualpipe"}),
 ]
 
 
 @pytest.mark.parametrize(("name", "on", "length", "degrees"), CUT, ids=[f"{c[0]} on {c[1]}" for c in CUT])
 def test_no_other_weight_of_the_head_cuts_stages_much_better(name, on, length, degrees):
     found = api.estimate(name, on, seq_len=length, global_batch_size=256, nearest=0, **degrees)
-    toy, pp = found.model, int(found.strategy.pp)
-    others = {split(toy, pp, head_weight=w).layers_per_stage for w in (0.0, 0.5, *range(1, 9))}
+    toy, asked = found.model, found.strategy
+    layout, rows = layout_of(asked.schedule), (asked.pp, asked.vpp)
+    others = {
+        split(toy, *rows, head_weight=w, layout=layout).layers_per_stage for w in (0, 0.5, *range(1, 9))
+    }
     words = (found.cluster, found.work, found.strategy, found.profile)
     seconds = evaluate(toy, *words).step_time_s
     for layers in others:
@@ -233,7 +240,8 @@ def test_no_layer_moves_when_a_figure_does(name, on, length, degrees):
     at, chip = found.cluster, found.cluster.chip
     faster = replace(chip, bf16_flops=4 * chip.bf16_flops, hbm_bytes_s=3 * chip.hbm_bytes_s)
     places = (
-        at, replace(at, chip=faster), replace(at, scale_up_bytes_s=9 * at.scale_up_bytes_s),
+        at, replace(at, chip=faster), replace(at, chip=replace(faster, name="ours", sheet=chip.name)),
+        replace(at, scale_up_bytes_s=9 * at.scale_up_bytes_s),
         replace(at, scale_out_bytes_s=0.1 * at.scale_out_bytes_s),
     )  # fmt: skip
     several = {

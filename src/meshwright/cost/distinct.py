@@ -82,15 +82,11 @@ class Candidates:
         self._axes.pop(name, None)
         self._combined = {names: found for names, found in self._combined.items() if name not in names}
 
-    def put(self, name: str, one: Axis) -> None:
-        """One more field, or another in its place, whose values are found out already."""
-        self._axes[name] = one
-        self._combined = {names: found for names, found in self._combined.items() if name not in names}
-
     def derive(self, name: str, values: Values, among: Distinct) -> None:
         """One more field, of which each of the combinations has a value."""
         of_each = axis(values, len(among))
-        self.put(name, Axis(of_each.values, of_each.at.take(among.at)))
+        self._axes[name] = Axis(of_each.values, of_each.at.take(among.at))
+        self._combined = {names: found for names, found in self._combined.items() if name not in names}
 
     def distinct(self, *names: str) -> Distinct:
         """The distinct combinations of some fields.

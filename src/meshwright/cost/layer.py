@@ -79,7 +79,8 @@ class LayerCost:
     def with_reference(self) -> LayerCost:
         """The same with a second forward pass before it, of a model as large that keeps nothing: the frozen
         reference of preference training (arXiv 2305.18290, equation 7)."""
-        twice = ("forward", "tp_forward", "cp_forward", "ep_forward", "host_forward", "flops_forward")
+        passes = ("forward", "tp_forward", "cp_forward", "ep_forward", "host_forward")
+        twice = (*passes, "alone", "flops_forward")
         doubled: dict[str, Any] = {name: 2.0 * getattr(self, name) for name in twice}
         return replace(self, floor=self.floor + self.floor_forward, **doubled)
 

@@ -166,7 +166,7 @@ def _with_figures(chip: Chip, figures: ChipFigures) -> Chip:
         taken = chip.hbm_bytes - chip.usable_bytes
         changed["usable_bytes"] = figures.hbm * GIB - taken
     if figures.name is not None:
-        changed["name"] = figures.name
+        changed |= {"name": figures.name, "sheet": chip.name}
     return replace(
         chip, **changed, source=figures.source or f"{chip.source}; figures replaced by the cluster file"
     )

@@ -64,7 +64,7 @@ def as_listed(chip: Chip) -> Chip:
     >>> as_listed(replace(load("a100"), bf16_flops=1e15)).bf16_flops
     312000000000000.0
     """
-    listed = table().get(chip.name, chip)
+    listed = table().get(chip.sheet or chip.name, chip)
     own = {name: getattr(listed, name) for name in _RATES}
     return chip if all(getattr(chip, name) == own[name] for name in _RATES) else replace(chip, **own)
 

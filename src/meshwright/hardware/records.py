@@ -47,6 +47,7 @@ class Chip:
     host_bytes_s: float = 24e9  # to host memory, one way, achieved
     host_memory_bytes_s: float = 25.6e9  # this chip's share of what the host's memory achieves
     assumed: tuple[tuple[str, str], ...] = ()  # (field, source) of figures that no data sheet gives
+    sheet: str = ""  # the name of the chip whose data sheet this one was made from; "": its own
     lacks: tuple[str, ...] = ()  # formats that its matrix units do not take, though they have such a width
 
     @property

@@ -104,7 +104,8 @@ def costs(
     sent = exchanged(model, cluster, flat_work, flat, profile, known, many)
     layers = Layers(lines, known.where, known.layers, known.layers.grid.places)
     classes = stage_costs(model, flat, lines, known.where, layers)
-    line = lines.lines[int(known.where.pair[0])]
+    (place,) = set(known.where.pair.tolist())
+    line = lines.lines[place]
     pp, vpp = line.pp, line.vpp
     m = np.broadcast_to(flat_work.global_batch_size / (flat.dp * flat.microbatch_size), (n,))
     at = line.of_ranks(model)

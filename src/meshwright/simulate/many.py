@@ -86,8 +86,8 @@ def _is_short(pp: int, vpp: int, microbatches: Any, few: int) -> Any:
 def _costs(
     model: Model, cluster: Cluster, work: Work, strategies: Sequence[Strategy], profile: Profile
 ) -> Iterator[tuple[IntArray, Costs]]:
-    """Costs of strategies that share words, pp and vpp, with their places; layers are worked out once for all
-    that share the words that layers depend on."""
+    """Costs of strategies that share words and a pipeline, with their places; layers are worked out once for
+    all that share the words that layers depend on."""
     for places in alike(_layer_words(s) for s in strategies):
         some, own = [strategies[i] for i in places], cluster.take(places)
         known = shared(model, own, work, stacked(some), profile, candidates(stacked(some), len(some)))
