@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from meshwright import api
+from meshwright.errors import Diagnostic, InputError
+from meshwright.search import blocked
 
 JOB: dict[str, Any] = {"model": "llama-3.1-8b", "seq_len": "8k", "global_batch_size": 8}
 
@@ -62,3 +64,41 @@ def test_ranges_and_lists_are_fixed_too(fixed: dict[str, Any]) -> None:
     found = api.plan(**JOB, cluster="1x4090", top=1, **fixed)
     assert not found.plans
     assert any(next(iter(fixed)) in said for said in found.ways_out)
+
+
+def test_weights_on_the_host_are_counted_too() -> None:
+    """And where they alone would do, the word that puts them there is named."""
+
+    def said(chips: int) -> str:
+        asked = {"seq_len": 1024, "global_batch_size": chips, "top": 1}
+        return api.plan("llama-3.1-405b", f"{chips}xh100", **asked).ways_out[0]
+
+    few = said(8)
+    optimizer, params = map(int, re.findall(r"on the host (\d+), with weights there too (\d+)", few)[0])
+    assert 8 < params < optimizer
+    assert "--offload" not in few
+    assert "--offload optimizer+params tries that" in said(params)
+
+
+def test_no_search_is_run_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One field alone is all fields; and where what makes room is fixed there is no second look."""
+    seen: list[str] = []
+    scan = blocked.scan
+
+    def counted(request: Any, space: Any, **asked: Any) -> Any:
+        seen.append(repr(space))
+        return scan(request, space, **asked)
+
+    monkeypatch.setattr(blocked, "scan", counted)
+    found = api.plan(**JOB, cluster="1x4090", top=1, tp=1)
+    assert len(found.ways_out) >= 2
+    assert len(seen) == len(set(seen))
+
+
+def test_what_cannot_be_built_is_not_what_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: Any) -> Any:
+        raise InputError(Diagnostic("MW101", "no such product"))
+
+    monkeypatch.setattr(blocked, "build", refuses)
+    found = api.plan(**JOB, cluster="1x4090", top=1, tp=1)
+    assert found.ways_out[-1] == "no plan can be built with tp left free either"

@@ -102,6 +102,25 @@ def test_all_faults_of_a_command_come_at_once(capsys: pytest.CaptureFixture[str]
         assert any(wanted in m for m in said), (wanted, said)
 
 
+@pytest.mark.parametrize(
+    ("flag", "word", "said"),
+    [
+        ("--moe-balance", "", "moe_balance is ''"),
+        ("--moe-balance", "balanced+", "moe_balance is ''"),
+        ("--framework", "", "no framework ''"),
+        ("--options", "", "--options '' names no word"),
+        ("--options", ",", "--options ',' names no word"),
+        ("--price-per-chip-hour", "-0", "is '-0', not a price"),
+    ],
+)
+def test_empty_words_and_prices_below_nothing_are_faults(
+    flag: str, word: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["mixtral-8x7b", "--on", "8xh100", "--seq-len", "4k", "--global-batch", "64"]
+    assert run(["estimate", *args, flag, word]) == 2
+    assert said in capsys.readouterr().err
+
+
 def _raises(error: BaseException) -> click.Command:
     @click.command("boom", context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
     def command() -> None:

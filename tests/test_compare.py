@@ -222,3 +222,10 @@ def test_long_lists_of_layers_are_short_in_tables_and_whole_in_json(
     assert max(map(len, table.splitlines())) < 140
     assert run([*args, "--json"]) == 0
     assert [8] * 15 + [6] in json.loads(capsys.readouterr().out)["differs"]["strategy.layers_per_stage"]
+
+
+def test_stages_of_many_sizes_stay_short() -> None:
+    from meshwright.report.terminal.comparison import _word
+
+    assert _word([8, 7, 8, 7, 7, 8, 7, 0]) == "8, 7, 8, ..., 0 (8 in all)"
+    assert _word([14, 14, 15, 9]) == "14,14,15,9"

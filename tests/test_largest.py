@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from meshwright import api
+from meshwright import api, units
 from meshwright.checks.rule import divisors
 from meshwright.cli.main import run
 from meshwright.errors import InputError
@@ -167,9 +167,34 @@ def test_ends_are_named_for_what_they_are(capsys: pytest.CaptureFixture[str], tm
     path = tmp_path / "plan.yaml"
     assert run(["estimate", *args, "--global-batch", "8", "-o", str(path)]) == 0
     capsys.readouterr()
-    assert "no n_layers fits with this file's strategy, recompute none" in said(
-        "n_layers", str(path), "--set", "cluster.usable_gib=4", "--recompute", "none"
-    )
+    few = said("n_layers", str(path), "--set", "cluster.usable_gib=4", "--recompute", "none")
+    assert "no n_layers fits with this file's strategy (tp 8, pp 1, " in few
+    assert "), recompute none" in few
+
+
+def test_what_a_file_fixes_is_told_and_can_be_freed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.yaml"
+    args = ["llama-3.1-8b", "--on", "1xh100", "--seq-len", "4k", "--global-batch", "8"]
+    args += ["--finetune", "lora:16"]
+    assert run(["estimate", *args, "--recompute", "none", "-o", str(path)]) == 0
+
+    def said(*more: str) -> str:
+        capsys.readouterr()
+        run(["max", "seq_len", str(path), *more])
+        return " ".join(capsys.readouterr().out.split())
+
+    fixed = said()
+    told = fixed.partition("nothing fits with this file's strategy (")[2].partition(")")[0]
+    assert "recompute none" in told
+    assert "(tried in steps of 1k)" in fixed
+    assert "a flag frees what the file fixes: --recompute any" in fixed
+
+    def length(text: str) -> int:
+        return units.parse_length(text.partition("seq_len up to ")[2].split()[0])
+
+    assert length(said("--recompute", "any")) > length(fixed)
 
 
 @pytest.mark.parametrize("args", [["max"], ["max", "llama-3.2-1b", "--on", "8xh100"]])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -12,7 +12,7 @@ from meshwright.checks.capacity import roomy_bytes
 from meshwright.cli import output
 from meshwright.errors import InputError
 from meshwright.report.records import Plan
-from meshwright.report.terminal.plan import print_plan
+from meshwright.report.terminal.plan import _cheaper, print_plan
 from meshwright.search.ranking import axes_used
 
 NARROW: dict[str, Any] = {
@@ -143,6 +143,12 @@ def test_the_deadline_takes_the_fewest_chips_that_meet_it() -> None:
     assert cheap.best is not None
     assert cheap.best.run is not None
     assert cheap.best.run.chip_hours == pytest.approx(min(hours.values()))
+    assert _cheaper(cheap) is None
+    dear = max(hours, key=lambda n: hours[n])
+    taken = next(c.best for c in cheap.choices if c.n_chips == dear)
+    said = _cheaper(replace(cheap, plans=(taken,))) or ""
+    assert said.startswith(f"{cheap.cluster.n_chips} chips with a batch of ")
+    assert "fewer chip-hours: --objective cost" in said
 
 
 def test_a_deadline_that_nothing_meets_is_a_result() -> None:

@@ -315,3 +315,12 @@ def test_lengths_may_be_text() -> None:
 def test_a_sweep_that_cannot_be_read_says_so(models: Any, asked: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         meshwright.sweep(models, "8xh100", global_batch_size=8, **asked)
+
+
+def test_lists_of_layers_are_written_as_they_are_given(capsys: pytest.CaptureFixture[str]) -> None:
+    args = ["llama-3.2-1b", "--on", "8xh100", "--seq-len", "4k", "--global-batch", "64", "--pp", "2"]
+    args += ["--tp", "1", "--cp", "1", "--zero", "1", "--microbatch-size", "1", "--recompute", "none"]
+    assert run(["sweep", *args, "--over", "layers_per_stage=8+8,7+9"]) == 0
+    said = capsys.readouterr().out
+    assert "layers_per_stage 8+8 to 7+9" in said
+    assert "[" not in said

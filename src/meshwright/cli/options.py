@@ -176,6 +176,10 @@ def arguments(flags: dict[str, Any], *, several: bool = False) -> dict[str, Any]
         except InputError as error:
             faults.extend(error.diagnostics)
     options = _comma(flags.get("options"))
+    if flags.get("options") is not None and not options:
+        said = f"--options {flags['options']!r} names no word"
+        hint = "leave it out, or write --options cuda-graphs-full,fused-loss"
+        faults.append(Diagnostic("MW908", said, where="--options", hint=hint))
     balance, routing = _balance(flags.get("moe_balance"))
     options += routing
     flags = flags | {"moe_balance": balance}
@@ -258,7 +262,8 @@ def _balance(text: str | None) -> tuple[str | None, list[str]]:
         return None, []
     words = [word.strip() for word in text.split("+")]
     routing = {w: _ROUTING.get(w, w) for w in words if w in _ROUTING or w.partition(":")[0] == "capacity"}
-    return "+".join(word for word in words if word not in routing) or None, [*routing.values()]
+    kept = [word for word in words if word not in routing]
+    return "+".join(kept) if kept else None, [*routing.values()]
 
 
 def fields(texts: Sequence[str]) -> dict[str, str]:

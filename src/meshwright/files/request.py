@@ -88,7 +88,8 @@ def read(
     # A file that could not be read may state the work, so nothing of it is called missing.
     unread = source is None and not isinstance(model, Model) and _is_path(str(model))
     asked = faults.part(lambda: work_of(stated, work, plan.work if plan is not None else {}, unread=unread))
-    named = framework or (plan.work.get("framework") if plan is not None else None)
+    of_plan = plan.work.get("framework") if plan is not None else None
+    named = of_plan if framework is None else framework
     numbers = faults.part(lambda: _numbers(profile))
     efficiency = faults.part(lambda: _profile(named, machine, numbers)) if machine is not None else None
     faults.raise_any()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from math import copysign
 from typing import Any, cast
 
 from meshwright import units
@@ -266,7 +267,7 @@ def price(value: float | str | None) -> float | None:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
         found = -1.0
-    if not 0 <= found <= MOST_USD:
+    if not 0 <= found <= MOST_USD or copysign(1.0, found) < 0:
         said = f"--price-per-chip-hour is {value!r}, not a price"
         raise InputError(
             Diagnostic("MW903", said, where="--price-per-chip-hour", hint="write 2.50 (US dollars)")

@@ -191,7 +191,8 @@ def load(
     (where a framework has a generation for old chips), else the newest. `numbers`: a calibration to use
     instead of the shipped one. Raises InputError with the known names when there is no such framework.
     """
-    written = _pick(framework or ("maxtext" if chip.is_tpu else "megatron-core"), chip, release)
+    usual = "maxtext" if chip.is_tpu else "megatron-core"
+    written = _pick(usual if framework is None else framework, chip, release)
     record = framework_record(written)
     table = numbers or shipped_numbers()
     return Profile(record, chip.family, compose(record, chip, table))

@@ -20,6 +20,8 @@ from meshwright.search.words import complete_words
 from meshwright.strategy.records import Strategy
 from meshwright.strategy.targets import Target
 
+# What a search puts on the host unless told otherwise, and the most of the state that can wait there.
+_ON_HOST = ("none", "optimizer", "optimizer+params")
 Progress = Callable[[float, float], None] | None
 
 
@@ -44,7 +46,7 @@ def _of_state(request: Request, given: Mapping[str, Any]) -> Iterator[str]:
     parameters = parts.sharded + parts.replicated + parts.expert
     room = r.cluster.usable_bytes - context_bytes(r.profile.framework, r.cluster)
     told = []
-    for offload in [words["offload"]] if "offload" in own else ["none", "optimizer"]:
+    for offload in [words["offload"]] if "offload" in own else _ON_HOST:
         some = Strategy(
             dp=1, zero=3, optimizer=words["optimizer"], finetune=words["finetune"], offload=offload
         )
@@ -65,12 +67,13 @@ def _of_state(request: Request, given: Mapping[str, Any]) -> Iterator[str]:
         f"{'is' if n == 1 else 'are'} {n:,}"
     )
     if len(chips) > 1:
-        said += f"; with the optimizer's state on the host {chips[1]:,}"
-    if min(chips) > n and "offload" not in own:
-        said += ". --offload any also tries weights and experts there"
+        said += f"; with the optimizer's state on the host {chips[1]:,}, with weights there too {chips[2]:,}"
+        if chips[2] <= n < chips[1]:
+            said += ". --offload optimizer+params tries that"
     yield said
-    if min(chips) <= n:
-        left = room - min(told) / n
+    tried = [nbytes for nbytes, filled in zip(told[:2], chips) if filled <= n]
+    if tried:
+        left = room - min(tried) / n
         yield (
             f"spread so, {units.bytes_text(left)} a chip are left for activations and what passes gather: "
             "shorter sequences, more chips or --offload any make room"
@@ -84,38 +87,52 @@ def _of_fields(
     names = [*given, *(["target"] if target is not None else [])]
     if not names:
         return
-    r, trials = request, len(names) + 1
+    trials = len(names) + 1
 
-    def found(freed: list[str], done: int) -> Strategy | None:
-        """A strategy that fits with some fields left free."""
+    def found(freed: list[str], done: int) -> Strategy | str:
+        """A strategy that fits with some fields left free, or why there is none."""
         fixed = {name: value for name, value in given.items() if name not in freed}
-        kept = None if "target" in freed else target
-        roomy = {name: word for name, word in ROOMY.items() if name not in fixed}
-        for more in (roomy, {}):  # few searches need a second look
-            try:
-                space = build(r.model, r.cluster, r.work, fixed | more, r.profile, kept)
-            except InputError:
-                continue
-            best = scan(r, space, top=1, techniques=()).best
-            if progress is not None:
-                progress(done + 1, trials)
-            if best:
-                return best[0].strategy
-        return None
+        answer = _fitting(request, fixed, None if "target" in freed else target)
+        if progress is not None:
+            progress(done, trials)
+        return answer
 
-    free = found(names, 0)
+    free = found(names, 1)
     listed = _listed(names)
-    if free is None:
-        yield f"nothing fits with {listed} left free either"
+    if isinstance(free, str):
+        yield f"{free} with {listed} left free either"
         return
-    alone = [(name, found([name], i + 1)) for i, name in enumerate(names)]
-    blocking = [(name, strategy) for name, strategy in alone if strategy is not None]
+    # One field alone is all of them.
+    each_of = [(name, found([name], i)) for i, name in enumerate(names, 2)] if len(names) > 1 else []
+    alone = each_of or [(listed, free)]
+    blocking = [(name, strategy) for name, strategy in alone if isinstance(strategy, Strategy)]
     if blocking:
         each = (f"{name} left free ({_taken(name, strategy)})" for name, strategy in blocking)
         yield f"something fits with {', or with '.join(each)}"
-    else:
-        fitting = ", ".join(_taken(name, free) for name in names)
-        yield f"no single one of {listed} stands in the way; something fits with all left free ({fitting})"
+        return
+    fitting = ", ".join(_taken(name, free) for name in names)
+    unbuilt = [name for name, why in alone if why == _UNBUILT]
+    odd = f" (no plan can be built with {_listed(unbuilt)} alone left free)" if unbuilt else ""
+    yield f"no single one of {listed} stands in the way{odd}; something fits with all left free ({fitting})"
+
+
+_NOTHING, _UNBUILT = "nothing fits", "no plan can be built"
+
+
+def _fitting(r: Request, fixed: Mapping[str, Any], target: Target | None) -> Strategy | str:
+    """A strategy that fits with what is fixed; else whether there was any to try."""
+    roomy = {name: word for name, word in ROOMY.items() if name not in fixed}
+    said = _UNBUILT
+    for more in (roomy, {}) if roomy else ({},):  # few searches need a second look
+        try:
+            space = build(r.model, r.cluster, r.work, {**fixed, **more}, r.profile, target)
+        except InputError:
+            continue
+        said = _NOTHING
+        best = scan(r, space, top=1, techniques=()).best
+        if best:
+            return best[0].strategy
+    return said
 
 
 def _listed(names: list[str]) -> str:

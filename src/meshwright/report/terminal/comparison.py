@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from meshwright.report.records import Estimate, Run
 
-SHORT = 4  # entries of a list that are told one by one
+SHORT = 4  # entries of a list, or runs of equal ones, that are told one by one
 
 
 def print_comparison(found: Comparison, console: Console) -> None:
@@ -101,7 +101,7 @@ def _differs(found: Comparison) -> Table:
 
 def _word(value: Any) -> str:
     if isinstance(value, list):
-        return units.runs_text(value) if len(value) > SHORT else ",".join(str(v) for v in value) or "-"
+        return units.runs_text(value, SHORT) if len(value) > SHORT else ",".join(str(v) for v in value) or "-"
     if isinstance(value, bool):
         return "on" if value else "off"
     return "-" if value is None else f"{value:,.6g}" if isinstance(value, float) else str(value)

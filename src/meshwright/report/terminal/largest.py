@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
+# Fields whose fixed value keeps memory from being saved.
+_HOLDS = ("tp", "pp", "cp", "zero", "microbatch_size", "recompute", "offload")
+
+
 def print_maximum(found: Maximum, console: Console) -> None:
     """Verdict, the plan at the largest value, what binds above it, and the values that were searched."""
     if found.value is None:
@@ -27,6 +31,8 @@ def print_maximum(found: Maximum, console: Console) -> None:
         said = f"{found.quantity} up to {_value(found, found.value)} {found.unit}"
         if found.bound == "range":
             said += f", {_end(found)}"
+        elif found.above is not None and found.above.value - found.value > 1:
+            said += f" (tried in steps of {_value(found, found.above.value - found.value)})"
         console.print(Text(said, style="bold green"))
     if found.plan is not None:
         console.print()
@@ -61,7 +67,9 @@ def _end(found: Maximum) -> str:
 def _fixed(found: Maximum) -> str:
     """What was fixed, where anything was."""
     flags = {name: value for name, value in found.fixed.items() if name not in found.of_file}
-    told = ["this file's strategy"] if found.of_file else []
+    held = [f"{name} {found.fixed[name]}" for name in found.of_file if name in _HOLDS]
+    of_file = "this file's strategy" + (f" ({', '.join(held)})" if held else "")
+    told = [of_file] if found.of_file else []
     told += [f"{name} {_given(value)}" for name, value in flags.items()]
     return f" with {', '.join(told)}" if told else ""
 
@@ -78,7 +86,11 @@ def _bound_text(found: Maximum) -> str:
         only = "a larger batch only adds microbatches; " if found.quantity == "global_batch" else ""
         return f"memory does not bind: {only}--up-to raises the end"
     near = "" if found.above.plan is None else f" ({strategy_line(found.above.plan.strategy)})"
-    return f"at {_value(found, found.above.value)} nothing fits{_fixed(found)}: {found.needs}{near}"
+    said = f"at {_value(found, found.above.value)} nothing fits{_fixed(found)}: {found.needs}{near}"
+    free = next((name for name in ("recompute", "zero", "tp") if name in found.of_file), None)
+    if free is not None:
+        said += f"\na flag frees what the file fixes: --{free} any"
+    return said
 
 
 def _tried(found: Maximum) -> Table:

@@ -124,7 +124,7 @@ def _choices(found: Plan) -> Table:
     """The best plan of every number of chips and batch that was tried."""
     runs = any(c.best is not None and c.best.run is not None for c in found.choices)
     columns = (">chips", ">batch", ">step", ">tokens/s/chip", *((">days", ">chip-hours") if runs else ()), "")
-    table = plain_table(*columns, title="chips and batches")
+    table = plain_table(*columns, title="chips and batches", caption=_cheaper(found))
     for choice in found.choices:
         chips, batch, best = f"{choice.n_chips:,}", f"{choice.global_batch_size:,}", choice.best
         if best is None:
@@ -136,6 +136,25 @@ def _choices(found: Plan) -> Table:
         taken = best is found.best
         table.add_row(chips, batch, *row, "taken" if taken else ("" if choice.meets else "too late"))
     return table
+
+
+def _cheaper(found: Plan) -> str | None:
+    """Which chips and batch take the fewest chip-hours of those that meet the deadline, where others are
+    taken."""
+    met = [
+        (c.best.run.chip_hours, c) for c in found.choices if c.meets and c.best is not None and c.best.run
+    ]
+    taken = next((hours for hours, choice in met if choice.best is found.best), None)
+    fewest, least = min(met, key=lambda pair: pair[0], default=(0.0, None))
+    if taken is None or least is None:
+        return None
+    less = 1.0 - fewest / taken
+    if less < TIED:
+        return None
+    return (
+        f"{units.counted(least.n_chips, 'chip')} with a batch of {least.global_batch_size:,} take "
+        f"{units.percent_text(less, 0)} fewer chip-hours: --objective cost takes the cheapest"
+    )
 
 
 def _pareto(found: Plan) -> Table:

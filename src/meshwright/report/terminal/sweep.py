@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
@@ -100,6 +100,13 @@ def _named(plan: Estimate, names: dict[str, str]) -> str:
     return names.setdefault(strategy_line(plan.strategy), str(len(names) + 1))
 
 
+def _word(name: str, value: Any) -> str:
+    """A field of a strategy; a list is one value (`16+16` layers)."""
+    if isinstance(value, list | tuple):
+        return "+".join(str(one) for one in value) or "-"
+    return "-" if value is None else value_text(name, value)
+
+
 def _simplest(best: Estimate, simplest: Estimate | None, names: dict[str, str]) -> str:
     if simplest is None or simplest.strategy == best.strategy:
         return "the same"
@@ -131,5 +138,7 @@ def change_text(change: Change, *, several: bool) -> str:
     if change.before.best is None or change.after.best is None:
         appears = change.before.best is None
         return f"{head}: {'a plan fits from there on' if appears else 'nothing fits any more'}"
-    moved = ", ".join(f"{name} {x} to {y}" for name, (x, y) in change.differs().items())
+    moved = ", ".join(
+        f"{name} {_word(name, x)} to {_word(name, y)}" for name, (x, y) in change.differs().items()
+    )
     return f"{head}: {moved}"
