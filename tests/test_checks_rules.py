@@ -184,7 +184,8 @@ def test_zero_1_is_only_named_where_it_fits(usable, hint):
     found = checks.run(DENSE, machine, work, plan, evaluate(DENSE, machine, work, plan, profile), profile)
     (said,) = (d for d in found if d.code == "MW420")
     assert said.hint.startswith(hint)
-    assert f"zero 1 needs {one / GIB:.2f} of {usable:.2f} GiB" in said.hint
+    assert f"zero 1 needs {one / GIB:.2f} of {usable:.2f} GiB and zero 3 {own / GIB:.2f}" in said.hint
+    assert "no more than zero 1" not in said.message  # which these figures contradict
 
 
 DEGREE = st.sampled_from([1, 2, 3, 4, 6, 8, 16])

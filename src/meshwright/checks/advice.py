@@ -63,14 +63,16 @@ def tried(
         )
     except InputError:
         return found
-    held = f"zero 1 needs {whole / GIB:.2f} of {cluster.usable_bytes / GIB:.2f} GiB"
-    if whole <= cluster.usable_bytes:
-        return replace(found, hint=f"try zero 1: it is simpler and fits ({held}, zero {strategy.zero} "
-                       f"{own / GIB:.2f})")  # fmt: skip
-    if own <= cluster.usable_bytes:
-        return replace(found, hint=f"keep zero {strategy.zero}, which fits: {held} here")
-    return replace(found, hint=f"no ZeRO stage alone helps: {held}, zero {strategy.zero} {own / GIB:.2f}; "
-                   "more pp or tp, or fewer bytes of activations do")  # fmt: skip
+    room, zero = cluster.usable_bytes, strategy.zero
+    said = f"zero 1 needs {whole / GIB:.2f} of {room / GIB:.2f} GiB and zero {zero} {own / GIB:.2f}"
+    if whole <= room:
+        hint = f"try zero 1: it is simpler and fits ({said})"
+    elif own <= room:
+        hint = f"keep zero {zero}, which fits: {said}"
+    else:
+        hint = f"no ZeRO stage alone makes it fit: {said}"
+    # What the rule says of plans in general gives way to these two figures.
+    return replace(found, message=found.message.partition(": where zero 1")[0], hint=hint)
 
 
 class TensorAcrossDomain(Rule):
