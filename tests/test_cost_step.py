@@ -244,6 +244,35 @@ def test_stages_hold_every_parameter(name: str) -> None:
         assert total == pytest.approx(both_ways * every, rel=1e-9), word
 
 
+@pytest.mark.parametrize("finetune", ["none", "lora:16", "dpo"])
+def test_the_machine_does_what_the_mathematics_asks(finetune: str) -> None:
+    """Model FLOPs are counted from parameters, hardware FLOPs from operations: without recomputation they are
+    those of the same products, for every preset. Scans and attention backward differ from their conventions.
+    """
+    work, strategy = Work(1024, 64), Strategy(dp=64, finetune=finetune)
+    for name in presets.names():
+        found = evaluate(presets.load(name), H100, work, strategy, load("megatron-core", H100.chip))
+        assert 0.97 < found.hardware_flops / found.model_flops < 1.03, name
+
+
+def test_model_flops_of_modules_and_shared_blocks_by_hand() -> None:
+    """Zamba2-7B: 13 uses of one block of 334 M parameters, each with a matrix of D x D and an adapter; of a
+    frozen DeepSeek-V3 its prediction module has no weight gradients either."""
+    zamba = presets.load("zamba2-7b")
+    assert zamba.shared_block is not None
+    plain = replace(zamba, shared_block=None, shared_at=())
+    d, f, rank, uses, length = 3584, 14336, 128, 13, 4096
+    block = 2 * d * 2 * d * 3 + 2 * d * d + 3 * d * f  # attention reads two widths
+    each = block + d * d + rank * (d + 2 * f)
+    mixing = 2.0 * (length / 2) * 32 * 2 * 224
+    more = model_flops(zamba, length) - model_flops(plain, length)
+    assert more == pytest.approx(3.0 * uses * (2.0 * each + mixing), rel=1e-3)
+    deep = presets.load("deepseek-v3")
+    alone = replace(deep, mtp_layers=0)
+    trained, frozen = (model_flops(deep, 1, w) - model_flops(alone, 1, w) for w in ("none", "lora:8"))
+    assert frozen / trained == pytest.approx(2.0 / 3.0, rel=1e-3)
+
+
 def test_every_stage_holds_a_shared_block() -> None:
     """Zamba2: layers of all stages take turns with both sets of the block, so each stage keeps both."""
     zamba, profile = presets.load("zamba2-7b"), load("megatron-core", H100.chip)

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from meshwright.cost.layers.attention import keys_seen
-from meshwright.model.params import block_params, head_params, mtp_blocks
+from meshwright.model.params import block_params, head_params, mtp_blocks, shared_params, shared_set_params
 from meshwright.model.records import (
     Attention,
     Block,
@@ -51,14 +51,27 @@ def active_block_params(block: Block, model: Model) -> float:
     return count.sharded + count.replicated + share * count.expert
 
 
-def mtp_flops(model: Model, seq_len: Any, *, causal: bool = True) -> Any:
-    """Forward FLOPs a token of one multi-token-prediction module: projection, its layers, the head again."""
-    each: Any = 2.0 * (2.0 * model.d_model**2 + model.vocab * model.d_model)
-    for block in mtp_blocks(model):
-        each = (
-            each + 2.0 * active_block_params(block, model) + mixing_flops(block.mixer, seq_len, causal=causal)
-        )
-    return each
+def forward_flops(model: Model, seq_len: Any, *, causal: bool = True) -> tuple[Any, Any]:
+    """Forward FLOPs a token of products with parameters, and of the mixing besides.
+
+    A block that several layers use counts as often as it is used, with what each use adds; a module of
+    multi-token prediction is a projection, its layers and the head again.
+    """
+    head, layers = (
+        2.0 * model.vocab * model.d_model,
+        [(b, model.count(i)) for i, b in enumerate(model.blocks)],
+    )
+    if model.shared_block is not None:
+        layers.append((model.shared_block, len(model.shared_at)))
+    layers += [(block, model.mtp_layers) for block in mtp_blocks(model)]
+    products: Any = 2.0 * (head_params(model) or model.vocab * model.d_model)
+    products = products + model.mtp_layers * (4.0 * model.d_model**2 + head)
+    products = products + 2.0 * (shared_params(model).total - shared_set_params(model).total)
+    mixing: Any = 0.0
+    for block, times in layers:
+        products = products + times * 2.0 * active_block_params(block, model)
+        mixing = mixing + times * mixing_flops(block.mixer, seq_len, causal=causal)
+    return products, mixing
 
 
 def model_flops(model: Model, seq_len: Any, finetune: str = "none", *, causal: bool = True) -> Any:
@@ -71,13 +84,7 @@ def model_flops(model: Model, seq_len: Any, finetune: str = "none", *, causal: b
     Forward: 2 FLOPs a multiplied parameter (input embedding not, output head yes) plus the mixing.
     **Source**: PaLM appendix B, with causal attention counted half unless `causal` is False.
     """
-    products: Any = 2.0 * (head_params(model) or model.vocab * model.d_model)
-    mixing: Any = 0.0
-    for kind, block in enumerate(model.blocks):
-        products = products + model.count(kind) * 2.0 * active_block_params(block, model)
-        mixing = mixing + model.count(kind) * mixing_flops(block.mixer, seq_len, causal=causal)
-    if model.mtp_layers:
-        mixing = mixing + model.mtp_layers * mtp_flops(model, seq_len, causal=causal)
+    products, mixing = forward_flops(model, seq_len, causal=causal)
     word = parse_finetune(finetune)
     reference = 1.0 if word.pairs else 0.0
     passes = (2.0 if word.frozen else 3.0) + reference

@@ -131,7 +131,18 @@ def shared_operations(model: Model, shape: Shape, words: Words) -> tuple[Operati
         return ()
     share = len(model.shared_at) / model.n_layers
     part = replace(shape, tokens=shape.tokens * share, microbatch_size=shape.microbatch_size * share)
-    return operations(model.shared_block, model, part, words)
+    return operations(model.shared_block, model, part, words) + tuple(_of_each_use(model, part, words))
+
+
+def _of_each_use(model: Model, part: Shape, words: Words) -> Iterator[Operation]:
+    """What a use of the shared block adds: an adapter on the gated matrices, and a matrix behind the block,
+    both on the tokens that a tensor rank holds (Zamba2's modeling code)."""
+    block, d, own = model.shared_block, model.d_model, narrow(part, words)
+    if block is not None and isinstance(block.ffn, Mlp) and model.shared_adapter_rank:
+        wide = block.ffn.d_ff * (2.0 if block.ffn.gated else 1.0) / part.tp
+        yield Matmul("use_down", "mlp", own, d, model.shared_adapter_rank)
+        yield Matmul("use_up", "mlp", part.tokens, model.shared_adapter_rank, wide)
+    yield Matmul("use_out", "kept", own, d, d, saved=2.0 * own * d)
 
 
 def _beside(mixer: Mixer, d_model: int, shape: Shape) -> tuple[Operation, ...]:
