@@ -218,3 +218,33 @@ def test_a_name_in_another_alphabet_is_a_name() -> None:
     code, _, err = said("estimate", "лама🦙", *ASK[1:])
     assert code == 2
     assert "no model is called 'лама🦙'" in err
+
+
+def test_a_name_that_is_too_long_for_a_file_is_a_fault_and_a_list_of_models_none(tmp_path: Path) -> None:
+    long = "a" * 300 + ".yaml"
+    for asked in (["estimate", *ASK, "-o", long], ["estimate", *ASK, "--trace", str(tmp_path / long)]):
+        code, _, err = said(*asked)
+        assert code == 2
+        assert "MW808" in err
+        assert "too long" in err
+    models = ",".join(["llama-3.2-1b", "gemma-2-2b"] * 12 + ["llama-3.1-8b"])
+    fixed = [*ASK[1:], "--tp", "1", "--pp", "1", "--zero", "1", "--recompute", "full", "--jobs", "1"]
+    code, out, err = said("sweep", models, *fixed, "--over", "cp=1", "--json")
+    assert (code, {p["model"] for p in json.loads(out)["points"]}) == (0, set(models.split(",")))
+
+
+def test_what_is_read_is_not_written_over(tmp_path: Path) -> None:
+    file = tmp_path / "plan.yaml"
+    assert said("estimate", *ASK, "--tp", "2", "-o", str(file))[0] == 0
+    kept = file.read_bytes()
+    for asked in (["report", str(file), "--quick", "-o"], ["estimate", str(file), "--trace"]):
+        code, _, err = said(*asked, str(file))
+        assert code == 2
+        assert "MW808" in err
+    assert file.read_bytes() == kept
+
+
+def test_a_range_has_an_end() -> None:
+    code, _, err = said("sweep", *ASK, "--over", "cluster.scale_out_gbits_s=1:1e400")
+    assert code == 2
+    assert "MW911" in err

@@ -290,3 +290,21 @@ def test_the_update_moves_what_the_optimizer_holds(optimizer: str, nbytes: float
     assert update_bytes(framework, strategy, frozenset()) == nbytes
     own = replace(usual, weight_bytes=4.0, grad_bytes=4.0, optimizer_bytes=8.0)  # the weights are the master
     assert update_bytes(own, strategy, frozenset()) == nbytes - 2.0
+
+
+@pytest.mark.parametrize(
+    ("zero", "pp", "batch", "stay"),
+    [
+        (0, 1, 64, True), (1, 1, 64, True), (1, 1, 16, False), (2, 1, 64, False), (2, 2, 64, True),
+        (3, 1, 64, False),
+    ],
+)
+def test_gradients_that_add_up_over_microbatches_stay_beside_an_optimizer_on_the_host(
+    zero: int, pp: int, batch: int, stay: bool
+) -> None:
+    """Of 16 ranks, four microbatches or one; what is scattered at each of them leaves."""
+    given = {"framework": "torchtitan", "recompute": "full", "zero": zero, "pp": pp}
+    own = Run("llama-3.1-8b", "16xh100", 4096, batch, **given)
+    there = Run("llama-3.1-8b", "16xh100", 4096, batch, **given, offload="optimizer")
+    assert held(there, "grads") == (pytest.approx(held(own, "grads")) if stay else 0.0)
+    assert held(own, "grads") > 0 or batch == 16

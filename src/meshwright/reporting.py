@@ -56,7 +56,7 @@ def report(
     written at `path`.
     """
     told = progress or (lambda *_: None)
-    check_outputs(path)
+    check_outputs(path, read=str(model) if isinstance(model, str | Path) else None)
     told(0, _STEPS)
     subject, plan, arguments = _subject(model, cluster, found, pareto, asked)
     told(1, _STEPS)

@@ -33,6 +33,7 @@ def command(
     from meshwright import api
 
     api.check_outputs(path, trace, actions)
+    api.check_outputs(trace, actions, read=flags.get("model"))
     found = api.estimate(**arguments(flags), exact=bool(exact or trace or actions))
     if path is not None:
         api.save(found, path)

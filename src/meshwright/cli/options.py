@@ -283,9 +283,9 @@ def fields(texts: Sequence[str]) -> dict[str, str]:
 
 def names(text: str) -> list[str]:
     """Several models in a list; a file whose name holds a comma is one."""
-    from pathlib import Path
+    import os
 
-    return [text] if Path(text).exists() else _comma(text) or [text]
+    return [text] if os.path.exists(text) else _comma(text) or [text]
 
 
 def _comma(text: str | None) -> list[str]:

@@ -52,6 +52,7 @@ def command(
     from meshwright import api
 
     api.check_outputs(path, page)
+    api.check_outputs(page, read=flags.get("model"))
     given = arguments(flags, several=True)
     with output.progress("searching", quiet=as_json) as update:
         found = api.plan(

@@ -17,7 +17,7 @@ from meshwright.cost.layers.ends import logit_bytes
 from meshwright.cost.numbers import numbers
 from meshwright.cost.rows import added
 from meshwright.cost.stages import Stages, over_classes
-from meshwright.cost.states import Widths, state_copies
+from meshwright.cost.states import Widths, grads_leave, state_copies
 from meshwright.hardware.records import Cluster
 from meshwright.model.records import Model
 from meshwright.profiles.records import Framework, Profile
@@ -204,7 +204,7 @@ def contents(
     width = state_widths(model, profile, strategy, work.options)
     unscattered = over_classes(np.asarray(microbatches) > 1.0) * 1.0 if "no-sync" in work.options else 0.0
     held = _held(strategy, stages, spans, work.options, unscattered)
-    grads = width.grad * held.grads
+    grads = width.grad * held.grads * _grads_stay(strategy, habits, microbatches, unscattered)
     activations, live = _activations(model, work, strategy, profile, stages, saved)
     logits = _logits(model, work, strategy, profile, stages, live)
     gathered = gathered_bytes(model, strategy, profile, stages, spans, held.weights, unscattered)
@@ -222,6 +222,18 @@ def contents(
         spare=np.maximum(profile["allocator"] - habits.fragments, 0.0),
         context=context_bytes(habits, cluster),
     )  # fmt: skip
+
+
+def _grads_stay(strategy: Strategy, habits: Framework, microbatches: Any, unscattered: Any) -> Any:
+    """1 where gradients stay on the chip though they may leave it (`grads_leave`), [n, C] or a number: where
+    they add up whole over microbatches, which the host would have to be sent each by each."""
+    if not grads_leave(habits, strategy):
+        return 1.0
+    if strategy.zero == 3:
+        return unscattered
+    several = over_classes(np.asarray(microbatches) > 1.0) * 1.0
+    whole = 1.0 if strategy.zero < 2 else over_classes(np.asarray(strategy.pp) > 1) + unscattered
+    return several * np.minimum(whole, 1.0)
 
 
 def _of_vocabulary(

@@ -8,6 +8,7 @@ from typing import Any
 from meshwright.hardware.records import Chip
 from meshwright.profiles.records import Framework
 from meshwright.strategy.offload import Offload
+from meshwright.strategy.offload import parse as parse_offload
 from meshwright.strategy.placement import Span
 from meshwright.strategy.records import Strategy
 
@@ -105,14 +106,18 @@ def widths(
     if strategy.optimizer not in _MULTI_TENSOR or "fused-optimizer" in options:
         step = 0.0
     if offload is not None and offload.optimizer:
-        # The host steps. Its gradients leave as they are made where they are not kept in buffers.
-        optimizer, step, embedding, head = 0.0, 0.0, 0.0, 0.0
-        grad = grad if framework.keeps_grads else 0.0
+        optimizer, step, embedding, head = 0.0, 0.0, 0.0, 0.0  # the host steps
     if offload is not None and offload.params:
         weight = 0.0
     if "opt-in-bwd" in options:  # each layer steps as soon as its gradient is there
         grad, step = 0.0, 0.0
     return Widths(weight, grad, optimizer, step, embedding, head)
+
+
+def grads_leave(framework: Framework, strategy: Strategy) -> bool:
+    """Whether gradients go to the host as they are made: its optimizer steps there, and no buffer keeps
+    them."""
+    return parse_offload(strategy.offload).optimizer and not framework.keeps_grads
 
 
 def moment_bytes(optimizer: str, own: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
-from math import frexp
+from math import frexp, inf
 from typing import Any
 
 import numpy as np
@@ -91,7 +91,7 @@ def _range(name: str, text: str, number: Callable[[Any], float]) -> tuple[tuple[
     if not 2 <= len(ends) <= 3:
         raise _fault(name, text, "is not a range A:B or A:B:N")
     low, high = (float(_read(name, end, number)) for end in ends[:2])
-    if not 0 < low < high:
+    if not 0 < low < high < inf:
         raise _fault(name, text, f"does not rise: {low:g} to {high:g}")
     points = POINTS
     if len(ends) == 3:

@@ -127,9 +127,9 @@ def write_text(path: Path, text: str) -> None:
                 os.unlink(temporary)
 
 
-def check_outputs(*paths: str | Path | None) -> None:
-    """Whether files can be written, before the work that fills them: folders that are missing or shut, and
-    one file for two outputs. InputError with every fault."""
+def check_outputs(*paths: str | Path | None, read: str | None = None) -> None:
+    """Whether files can be written, before the work that fills them: folders that are missing or shut, one
+    file for two outputs, and the file that is `read`. InputError with every fault."""
     faults: list[Diagnostic] = []
     seen: set[Path] = set()
     for given in paths:
@@ -138,7 +138,11 @@ def check_outputs(*paths: str | Path | None) -> None:
         path = Path(os.path.realpath(given))
         hint = "name a file in a folder that exists and that you may write to"
         said = ""
-        if path in seen and not (path.exists() and not path.is_file()):
+        if cannot := _cannot_be(path):
+            said = f"cannot write {given}: {cannot}"
+        elif read is not None and os.path.isfile(read) and path == Path(os.path.realpath(read)):
+            said, hint = f"{given} is read, and what is written would replace it", "name another file"
+        elif path in seen and not (path.exists() and not path.is_file()):
             said, hint = (
                 f"{given} is named for two outputs, and one would replace the other",
                 "name two files",
@@ -154,6 +158,17 @@ def check_outputs(*paths: str | Path | None) -> None:
         seen.add(path)
     if faults:
         raise InputError(*faults)
+
+
+def _cannot_be(path: Path) -> str:
+    """Why no file can have this name; empty where one can."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        return str(error.strerror)
+    return ""
 
 
 def _umask() -> int:

@@ -9,6 +9,7 @@ from typing import Any
 from meshwright import units
 from meshwright.cost.adapters import state_widths
 from meshwright.cost.memory import context_bytes
+from meshwright.cost.states import grads_leave
 from meshwright.errors import InputError
 from meshwright.search.bounds import Request, held
 from meshwright.search.given import read_choices, stated
@@ -51,7 +52,8 @@ def _of_state(request: Request, given: Mapping[str, Any]) -> Iterator[str]:
             dp=1, zero=3, optimizer=words["optimizer"], finetune=words["finetune"], offload=offload
         )
         width = state_widths(r.model, r.profile, some, r.work.options)
-        told.append((width.weight + width.grad + width.optimizer) * parameters)
+        grad = 0.0 if grads_leave(r.profile.framework, some) else width.grad
+        told.append((width.weight + grad + width.optimizer) * parameters)
     n, whole = r.cluster.n_chips, told[0]
     if room <= 0:
         yield (

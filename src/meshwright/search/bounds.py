@@ -16,7 +16,7 @@ from meshwright.cost.ops import stream_seconds
 from meshwright.cost.rows import LayerPrices, LayerTable, Places
 from meshwright.cost.schedule import load as load_schedule
 from meshwright.cost.stages import Layers
-from meshwright.cost.states import host_step_seconds, update_bytes
+from meshwright.cost.states import grads_leave, host_step_seconds, update_bytes
 from meshwright.cost.tables import Shared
 from meshwright.hardware.records import Cluster
 from meshwright.model.params import block_params, embedding_params, head_params
@@ -99,6 +99,8 @@ def _states(request: Request, strategy: Strategy, dense: Any, expert: Any, grads
     weights = sharded if s.zero == 3 else whole
     # Under a pipeline gradients add up over microbatches in whole buffers.
     summed = np.where(pp > 1, whole, sharded) if s.zero == 2 else weights
+    if grads_leave(request.profile.framework, s):
+        grads = 0.0  # some may stay
     return width.weight * weights + grads * width.grad * summed + width.optimizer * sharded
 
 
