@@ -115,6 +115,16 @@ def rings(cluster: Cluster, placed: list[list[Place]]) -> float:
     return links
 
 
+def farthest(cluster: Cluster, placed: list[list[Place]]) -> int:
+    """Links from a rank to the farthest of its group, along each axis by itself."""
+    hops = 0
+    for axis, (length, closes) in enumerate(zip(cluster.torus, cluster.wraps, strict=True)):
+        at = {place[axis] for place in placed[0]}
+        ways = [abs(a - b) for a in at for b in at]
+        hops += max(min(way, length - way) if closes else way for way in ways)
+    return hops
+
+
 def exchanged(cluster: Cluster, placed: list[list[Place]]) -> float:
     """Links that an all-to-all uses of which every rank sends one byte, a share to each."""
     n = len(placed[0])
@@ -159,6 +169,8 @@ SQUARES = (  # where rows two wide gain: tensor groups, experts alone, experts w
     (parse("tpu-v5e:8x16"), Strategy(dp=16, tp=8, ep=8, etp=4, zero_group=16)),
     (parse("tpu-v5e:8x8"), Strategy(dp=16, tp=2, cp=2, zero_group=32)),
 )
+# Experts around stages lie in two runs of one axis: 0, 1 and 4, 5 of its eight chips.
+AROUND_STAGES = Strategy(dp=2, tp=32, pp=2, ep=64, zero_group=2, placement=("tp", "pp", "cp", "dp"))
 
 
 @settings(max_examples=100, deadline=None)
@@ -167,6 +179,7 @@ SQUARES = (  # where rows two wide gain: tensor groups, experts alone, experts w
 @example(SQUARES[1])
 @example(SQUARES[2])
 @example(SQUARES[3])
+@example((parse("tpu-v5p:4x4x8"), AROUND_STAGES))
 def test_rates_are_those_of_routed_messages(one: tuple[Cluster, Strategy]) -> None:
     cluster, strategy = one
     priced, steps, link = spans(cluster, strategy), walk(cluster, strategy), cluster.link_bytes_s
@@ -178,6 +191,7 @@ def test_rates_are_those_of_routed_messages(one: tuple[Cluster, Strategy]) -> No
         assert len(placed[0]) == int(span.local) == int(span.degree), name
         if len(placed[0]) > 1:
             assert float(span.local_bytes_s) == pytest.approx(rings(cluster, placed) * link), name
+            assert span.hops == farthest(cluster, placed), name
             assert float(span.exchange_bytes_s) == pytest.approx(exchanged(cluster, placed) * link), name
         if len(placed[0]) > 1 and name in AXES:  # others send nothing to a neighbour
             assert float(span.direct_bytes_s) == pytest.approx(sent_on(cluster, placed) * link), name

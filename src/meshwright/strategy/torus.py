@@ -44,13 +44,13 @@ def _walks(axes: tuple[int, ...]) -> tuple[Walk, ...]:
 
 
 def ways(axes: tuple[int, ...], wraps: tuple[bool, ...]) -> list[int]:
-    """Links of a chip along each axis: one, two where the axis closes (its ends are one link where it has two
-    chips), none where there is no other chip.
+    """Links of a chip along each axis: one, two where the axis closes (which takes four chips), none where
+    there is no other chip.
 
-    >>> ways((1, 2, 4, 8), (False, True, True, False))
+    >>> ways((1, 2, 4, 8), (False, False, True, False))
     [0, 1, 2, 1]
     """
-    return [int(n > 1) + int(closes and n > 2) for n, closes in zip(axes, wraps, strict=True)]
+    return [int(n > 1) + int(closes) for n, closes in zip(axes, wraps, strict=True)]
 
 
 def places(walk: Walk, ranks: Any) -> list[Any]:
