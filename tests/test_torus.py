@@ -227,6 +227,8 @@ def test_a_ring_around_a_square_takes_no_link_twice() -> None:
         ("tpu-v5p:4x8x8", 1, 1, 1, 8, ROW),  # 4 x 2
         ("tpu-v6e:16x16", 16, 1, 1, 1, ROW),  # 8 x 2 would be no better for it and worse for data
         ("tpu-v6e:16x16", 8, 1, 1, 1, SQUARE),
+        ("tpu-v6e:16x16", 1, 4, 8, 1, SQUARE),  # tensor groups send more than context groups, which lose
+        ("tpu-v6e:16x16", 8, 4, 1, 1, SQUARE),
     ],
 )
 def test_the_group_that_sends_most_says_how_ranks_lie(
@@ -241,6 +243,7 @@ def test_data_groups_say_how_ranks_lie_where_no_layer_exchanges() -> None:
     cluster = parse("tpu-v5p:8x8x8")
     assert way(cluster, Strategy(dp=4, pp=128)) == SQUARE
     assert way(cluster, Strategy(dp=512)) == ROW
+    assert way(cluster, Strategy(dp=2, tp=2, pp=128)) == ROW  # a tensor group chooses, and does not mind
     assert way(cluster, Strategy(dp=128, pp=4, placement=("pp", "tp", "cp", "dp"))) == ROW
 
 

@@ -75,8 +75,9 @@ def way(cluster: Cluster, strategy: Strategy) -> Any:
     """Which of `torus.walks` the ranks of a strategy take, all groups the same.
 
     Groups that exchange in every layer choose in the order of `_FIRST`, that of what they send: each leaves
-    of the walks those that give it most links. Where no layer exchanges anything the groups of data choose.
-    Stages send to a neighbour, for which a row is as good. Of what is left it is the first.
+    of the walks those that give it most links. Where no layer exchanges anything the groups of data choose:
+    else layers, which are priced without them, would depend on them. Stages send to a neighbour, for which a
+    row is as good. Of what is left it is the first.
 
     **Assumes** that what the other groups lose (a link here, half a link there) weighs less.
     """
