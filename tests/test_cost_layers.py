@@ -630,6 +630,28 @@ def test_plain_adapters_move_what_peft_writes() -> None:
     assert forward(plain_adapters=True) - bare == pytest.approx((3 * 23 * 4096 + 12 * 6144) * T / rate)
 
 
+def test_wide_adapters_compute_and_quantised_weights_are_made_wide_by_each_pass() -> None:
+    """Thin products of rank r add 2 r (k + n) FLOPs a token forward and twice that backward; 4.5 bits with
+    their scales are read and 16 written before both products of a frozen matrix."""
+    fused, chip = load("megatron-core", CLUSTER.chip), CLUSTER.chip
+    up = Matmul("up", "mlp", T, 4096, 14336)
+
+    def found(**changed: Any) -> Any:
+        return matmul_passes(up, words(adapted=frozenset({("up", 1)}), **changed), chip, fused)
+
+    none, thin, wide = (found(adapter_rank=r) for r in (0, 16, 2048))
+    assert thin.forward == none.forward  # what it moves takes longer
+    flops = 2.0 * 2048 * (4096 + 14336) * T
+    assert wide.flops_forward - none.flops_forward == flops
+    assert wide.flops_backward - none.flops_backward == 2.0 * flops
+    assert wide.floor_backward - none.floor_backward == pytest.approx(2.0 * flops / chip.bf16_flops)
+    assert wide.forward - thin.forward > 0.5 * flops / chip.bf16_flops
+    seconds = 2.5625 * 4096 * 14336 / (chip.hbm_bytes_s * fused["memory"])
+    quantised = found(adapter_rank=16, base_bytes=0.5625)
+    for way in ("forward", "backward_input"):
+        assert getattr(quantised, way) - getattr(thin, way) == pytest.approx(seconds)
+
+
 def test_a_hybrid_keeps_some_products_wide_under_fp4() -> None:
     """Nemotron 3's recipe: attention and latent projections in bf16; a dense model has none of it."""
     hybrid = Model("h", 4096, 32000, (SSD, LLAMA), (0, 1))

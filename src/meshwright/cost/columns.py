@@ -14,6 +14,7 @@ from meshwright.cost.ops import Matmul, Operation, Shape, Words
 from meshwright.model.params import mtp_blocks
 from meshwright.model.records import Model
 from meshwright.profiles.records import Profile
+from meshwright.strategy.finetune import BASE_BYTES
 from meshwright.strategy.finetune import parse as parse_finetune
 from meshwright.strategy.records import Strategy
 from meshwright.work import Work
@@ -38,6 +39,7 @@ def switches(work: Work, strategy: Strategy) -> frozenset[str]:
 
 def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:
     """The words that layer costs depend on, from strategy, work and the framework's habits."""
+    finetune = parse_finetune(strategy.finetune)
     unbalanced = "dropless" in work.options and "balanced-routing" not in work.options
     return Words(
         sp=strategy.sp,
@@ -55,6 +57,8 @@ def words_of(work: Work, strategy: Strategy, profile: Profile) -> Words:
         loss=loss_word(work, profile),
         adapted=adapted_products(strategy.finetune),
         plain_adapters=plain_adapters(profile, strategy.finetune, work.options),
+        adapter_rank=finetune.rank,
+        base_bytes=BASE_BYTES[finetune.base] if finetune.base else 0.0,
     )
 
 

@@ -58,6 +58,8 @@ class Words:
     # Products with adapters on frozen weights, and how many matrices each is; None: all train.
     adapted: frozenset[tuple[str, int]] | None = None
     plain_adapters: bool = False  # in plain tensor operations, with dropout, in fp32
+    adapter_rank: int = 0
+    base_bytes: float = 0.0  # of a quantised weight, which each pass makes 16 bits of; 0: it is kept in those
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +328,8 @@ def _adapted(product: Passes, op: Matmul, words: Words, chip: Chip, profile: Pro
         kernels_backward=product.kernels_backward - each,
         kernels_weight=0.0,
     )
+    if words.base_bytes and op.name != "head":
+        frozen = _widened(frozen, op, words.base_bytes, chip, profile)
     matrices = dict(words.adapted or ()).get(op.name, 0)
     if not matrices:
         return frozen
@@ -338,12 +342,34 @@ def _adapted(product: Passes, op: Matmul, words: Words, chip: Chip, profile: Pro
         """Bytes beside the frozen product."""
         return known[f"{kind}_{way}_input_bytes"] * x + known[f"{kind}_{way}_output_bytes"] * y
 
+    # Two thin products forward, twice as many backward; wide ranks compute longer than they move bytes.
+    flops = 2.0 * words.adapter_rank * (x + y)
+    rate = chip.bf16_flops * np.minimum(profile["matrix"], MOST_OF_PEAK)
+    forward = np.maximum(stream_seconds(moved("forward"), chip, profile), flops / rate)
+    backward = np.maximum(stream_seconds(moved("backward"), chip, profile), 2.0 * flops / rate)
     return replace(
         frozen,
-        forward=frozen.forward + stream_seconds(moved("forward"), chip, profile),
-        backward_input=frozen.backward_input + stream_seconds(moved("backward"), chip, profile),
+        forward=frozen.forward + forward,
+        backward_input=frozen.backward_input + backward,
+        flops_forward=frozen.flops_forward + flops,
+        flops_backward=frozen.flops_backward + 2.0 * flops,
+        floor_forward=frozen.floor_forward + flops / chip.bf16_flops,
+        floor_backward=frozen.floor_backward + 2.0 * flops / chip.bf16_flops,
         kernels_forward=frozen.kernels_forward + 2.0 * matrices * each,
         kernels_backward=frozen.kernels_backward + 4.0 * matrices * each,
+    )
+
+
+def _widened(frozen: Passes, op: Matmul, nbytes: float, chip: Chip, profile: Profile) -> Passes:
+    """`frozen` with what makes 16 bits of quantised weights before each of its products: `nbytes` a weight
+    are read and two written (QLoRA, arXiv 2305.14314, equation 5)."""
+    seconds = stream_seconds((nbytes + 2.0) * op.k * op.n * op.groups, chip, profile)
+    return replace(
+        frozen,
+        forward=frozen.forward + seconds,
+        backward_input=frozen.backward_input + seconds,
+        kernels_forward=frozen.kernels_forward + 1.0,
+        kernels_backward=frozen.kernels_backward + 1.0,
     )
 
 
