@@ -76,6 +76,8 @@ BROKEN = [
      ["= 32 ranks", "16 heads"], "ring"),
     ("MW160", DENSE, WORK, replace(GOOD, zero_group=3), ["8 / 3 = 2.667"], "zero_group 2 or zero_group 4"),
     ("MW410", DENSE, WORK, replace(GOOD, tp=8, dp=4, zero_group=4), ["each is held by 2 ranks"], "tp 4"),
+    ("MW413", DENSE, WORK, replace(GOOD, dp=1, tp=2, cp=8, cp_method="all-to-all", zero_group=1),
+     ["= 16 ranks", "4 key/value heads to 4 of them", "refuse it"], "cp 2 and below"),
     ("MW411", DENSE, WORK, GOOD, ["32001 / tp 4", "32004"], "padding"),
     ("MW412", DENSE, WORK, replace(GOOD, tp=1, dp=32, zero_group=32), ["sp is on, but tp is 1"], "--no-sp"),
     ("MW420", DENSE, WORK, replace(GOOD, zero=3), ["no more than zero 1"], "zero 1"),

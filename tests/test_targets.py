@@ -44,3 +44,12 @@ def test_a_framework_that_has_sequence_parallelism_alone_does_without_it_at_one_
                      recompute="none", zero_group="all", top=1)  # fmt: skip
     losses = {need.without: need.loss_percent for need in found.necessity}
     assert losses["sp"] == losses["tp"] is not None
+
+
+def test_megatron_core_copies_no_heads_for_context_parallelism() -> None:
+    """405B has 8 key/value heads: 4 a rank under tp 2, which cp 4 divides and cp 8 does not."""
+    asked = {"seq_len": 8192, "global_batch_size": 2048, "nearest": 0, "tp": 2, "pp": 8, "recompute": "full"}
+    for cp, able in ((4, True), (8, False)):
+        found = api.estimate("llama-3.1-405b", "2048xh100", cp=cp, cp_method="all-to-all", **asked).json()
+        assert ("megatron-core" in found["plan"]["expressed_by"]) == able
+        assert ("MW413" in {d["code"] for d in found["plan"]["diagnostics"]}) != able

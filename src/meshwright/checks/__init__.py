@@ -34,6 +34,7 @@ from meshwright.checks.pieces import (
     Batch,
     Context,
     ContextHeads,
+    CopiedKeyValues,
     FilledPipeline,
     InterleavedMicrobatches,
     SequenceParallel,
@@ -55,7 +56,7 @@ RULES: tuple[Rule, ...] = (
     ExpertBorders(), Batch(), InterleavedMicrobatches(), FilledPipeline(), Stages(), ListedLayers(),
     ChunksOfSchedule(), PairedRanks(), ChunksWithoutPipeline(), BalanceWithoutExperts(), ForwardsFirst(),
     Context(), SequenceParallel(), ContextHeads(), ShardGroup(), Precision(),
-    ReplicatedKeyValues(), Vocabulary(), UselessSequenceParallel(), WholeUnderPipeline(),
+    ReplicatedKeyValues(), CopiedKeyValues(), Vocabulary(), UselessSequenceParallel(), WholeUnderPipeline(),
     TensorAcrossDomain(), NothingToRecompute(), PrecisionWithoutGain(),
 )  # fmt: skip
 

@@ -179,3 +179,34 @@ class ContextHeads(Rule):
             f"{model.name} has {n} {what}: {n} / {cp * tp} = {n / (cp * tp):.4g}",
             "use --cp-method ring" + (f", or {listed(legal, 'cp')}" if legal else ""),
         )
+
+
+class CopiedKeyValues(ContextHeads):
+    """All-to-all context parallelism over more ranks than key/value heads: each head is copied to several.
+
+    **Source**: TransformerEngine, pytorch/attention/dot_product_attention/context_parallel.py, which asks
+    that cp divide the key/value heads of a rank; DeepSpeed's sequence parallelism copies them.
+    """
+
+    code, reason, where = "MW413", "key/value heads copied for context parallelism", "cp, tp, cp_method"
+    severity = "warning"
+
+    def violated(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> Mask:
+        if strategy.cp_method not in ("all-to-all", "hierarchical"):
+            return mask(np.zeros(np.broadcast_shapes(np.shape(strategy.cp), np.shape(strategy.tp)), bool))
+        by = self._exchanging(cluster, strategy) * np.asarray(strategy.tp)
+        bad = mask(np.zeros(by.shape, bool))
+        for _, kv in attention_heads(model):
+            bad = bad | indivisible(kv, by)
+        return bad & (np.asarray(strategy.cp) > 1) & ~super().violated(model, cluster, work, strategy)
+
+    def explain(self, model: Model, cluster: Cluster, work: Work, strategy: Strategy) -> tuple[str, str]:
+        cp, tp = int(self._exchanging(cluster, strategy)), int(strategy.tp)
+        kv = min(kv for _, kv in attention_heads(model) if kv % (cp * tp) != 0)
+        legal = f", or cp {kv // tp} and below" if kv > tp else ""
+        return (
+            f"{strategy.cp_method} over cp {cp} x tp {tp} = {counted(cp * tp, 'rank')} copies each of "
+            f"{counted(kv, 'key/value head')} to {cp * tp / kv:.4g} of them; DeepSpeed does so, programs on "
+            "TransformerEngine (Megatron-Core) refuse it",
+            f"for those use --cp-method ring{legal}",
+        )

@@ -241,11 +241,14 @@ def plan_json(estimate: Estimate, *, terms: bool = False) -> dict[str, Any]:
 
 def expressed_by(estimate: Estimate) -> tuple[str, ...]:
     """The frameworks that can be told this strategy."""
+    from meshwright.checks.pieces import CopiedKeyValues
     from meshwright.strategy import targets
 
-    precision = estimate.work.precision
+    e = estimate
+    copied = bool(CopiedKeyValues().violated(e.model, e.cluster, e.work, e.strategy).any())
     every = (targets.load(name) for name in targets.names())
-    return tuple(t.name for t in every if precision in t.precisions and not t.lacks(estimate.strategy))
+    able = [t for t in every if e.work.precision in t.precisions and (t.copies_kv or not copied)]
+    return tuple(t.name for t in able if not t.lacks(e.strategy))
 
 
 def stage_json(held: StageMemory) -> dict[str, Any]:

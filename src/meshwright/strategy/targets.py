@@ -33,6 +33,7 @@ class Target:
     modules: frozenset[str]
     precisions: tuple[str, ...]
     zero_under_pipeline: int
+    copies_kv: bool  # for all-to-all context parallelism over more ranks than key/value heads (MW413)
     source: str
 
     def allows(self, field: str, value: Any) -> bool:
@@ -115,6 +116,7 @@ def load(name: str) -> Target:
         modules=frozenset(data["recompute"]["modules"]),
         precisions=tuple(data["precision"]),
         zero_under_pipeline=data.get("zero_under_pipeline", 3),
+        copies_kv=data.get("copies_kv", True),
         source=f"{data['source']} ({data['date']})",
     )
 
