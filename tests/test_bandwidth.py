@@ -46,7 +46,7 @@ RISES = {
     "Llama-3.1-405B GB200 NVL72 domain", "Llama-3.1-405B GB200 NVL72 gbits",
     "Llama-3.1-405B TPU v7 domain", "Llama-3.1-405B TPU v7 gbits",
     "DeepSeek-V3 H100 domain", "DeepSeek-V3 H100 gbits", "DeepSeek-V3 GB200 NVL72 gbits",
-    "Kimi-K2 H100 domain", "Kimi-K2 H100 gbits", "Kimi-K2 GB200 NVL72 gbits",
+    "Kimi-K2 H100 domain", "Kimi-K2 GB200 NVL72 gbits",
 }  # fmt: skip
 
 
@@ -57,7 +57,7 @@ def test_large_losses_fall_and_small_ones_stay_small(name: str) -> None:
     assert losses[len(losses) - len(known) :] == known  # where nothing fits without a pipeline comes first
     rises = [(a, b) for a, b in pairwise(known) if b > a + 5e-4]
     assert bool(rises) == (name in RISES)
-    assert all(b < 0.065 for _, b in rises)
+    assert all(b < 0.05 for _, b in rises)
     assert all(b < a for a, b in pairwise(known) if a > bandwidth.LARGE)
 
 
